@@ -1,0 +1,32 @@
+# Every target makes what it needs: a virtual environment in .venv with the package and its tools.
+PYTHON ?= python3
+PIP = .venv/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
+# One thread for each process: two threads on a loaded machine can be many times slower.
+TEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest
+
+.PHONY: install demo test test-slow lint clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) -e ".[dev,peers]"
+	touch $@
+
+demo: install
+	.venv/bin/python examples/shuffled_neurons.py
+
+lint: install
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright
+
+test: lint
+	$(TEST) -m "not slow" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
+
+test-slow: install
+	$(TEST) -m slow
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,6 @@
+"""Weight-space learning: models that take the weights of other networks as input."""
+
+from neuralfunctionals.weight_space import LayerSpec, NetworkSpec, NeuronPermutation, WeightSpaceFeatures
+
+__version__ = "0.1.0"
+__all__ = ["LayerSpec", "NetworkSpec", "NeuronPermutation", "WeightSpaceFeatures"]

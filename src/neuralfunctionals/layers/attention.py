@@ -1,0 +1,185 @@
+"""Weight-space self-attention: rows, columns and biases that share neurons attend to each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.layers.projection import Project, Unproject
+from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+
+# Axes: B input networks, N packed entries, C channels, H heads, c channels of a head, G groups of entries,
+# T vectors that meet at one layer of neurons, n neurons of that layer; _O, _I neurons of neighbouring layers.
+
+GlobalTerm = Literal["reduced", "full", "none"]
+
+
+class WeightSpaceSelfAttention(nn.Module):
+    r"""Self-attention between the weights and biases of a network.
+
+    With $(Q, K, V)$ the projected weights and $(q, k, v)$ the projected biases,
+
+    $$ Y^{(i)}_{jk} = \mathrm{Attn}(Q^{(i)}_{j,:}, KV_{i-1})_k + \mathrm{Attn}(Q^{(i)}_{:,k}, KV_i)_j
+                      + \mathrm{Attn}(Q^{(i)}_{jk}, KV_*) $$
+    $$ z^{(i)}_j = \mathrm{Attn}(q^{(i)}, KV_i)_j + \mathrm{Attn}(q^{(i)}_j, KV_*) $$
+
+    where $KV_i$ holds the columns of $W^{(i)}$, the bias $b^{(i)}$ and the rows of $W^{(i+1)}$: the vectors over
+    the neurons of layer $i$. The last term, over all entries, is kept exact (`"full"`, quadratic), replaced by
+    attention between the means of each layer's weights and biases (`"reduced"`), or left out (`"none"`).
+
+    Differences from the paper: scores are divided by the square root of the vectors' length, the reduced term
+    takes means instead of sums (`reduction="sum"` restores these), projections have biases. HNP is ours: the
+    projections of the first layer depend on the input neuron, those of the last on the output neuron.
+    Weights with kernels pass through `Project` before and `Unproject` after.
+
+    Symmetry: NP- or HNP-equivariant; minimal together with `LayerEncoding`.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.1 and appendix "Full description".
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+        num_heads: Heads; must divide the channels.
+        dropout: Probability of dropping an entry of the attention matrix.
+        symmetry: `"NP"` or `"HNP"`.
+        global_term: The third term: `"reduced"`, `"full"` or `"none"`.
+        reduction: What the reduced term attends between: `"mean"` or `"sum"` of each group.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        channels: int,
+        num_heads: int = 8,
+        *,
+        dropout: float = 0.0,
+        symmetry: Symmetry = "NP",
+        global_term: GlobalTerm = "reduced",
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        super().__init__()
+        if channels % num_heads:
+            raise ValueError(
+                f"Expected channels divisible by the heads, but got {channels} channels and {num_heads} heads. "
+                f"Take a multiple of {num_heads} channels or another number of heads."
+            )
+        if global_term not in ("reduced", "full", "none") or reduction not in ("mean", "sum"):
+            raise ValueError(
+                "Expected global_term 'reduced', 'full' or 'none' and reduction 'mean' or 'sum', "
+                f"but got {global_term!r} and {reduction!r}."
+            )
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.symmetry: Symmetry = symmetry
+        self.global_term: GlobalTerm = global_term
+        self.reduction = reduction
+        self.skeleton = spec.without_kernels()
+        self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
+        self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
+        self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "WeightSpaceSelfAttention")
+        features = self.project(features)
+        qkv = features.with_tensor(self.to_qkv(features))
+        terms: list[list[Tensor]] = [[] for _ in self.skeleton.groups]
+        for axis in range(self.skeleton.num_layers + 1):
+            self._add_axis_term(qkv, axis, terms)
+        self._add_global_term(qkv, terms)
+        output = join_groups(self.skeleton, [sum(t[1:], start=t[0]) for t in terms])
+        return self.unproject(features.with_tensor(output))
+
+    def _add_axis_term(self, qkv: WeightSpaceFeatures, axis: int, terms: list[list[Tensor]]) -> None:
+        """Attention between all vectors over the neurons of one layer."""
+        groups = [(n, g) for n, g in enumerate(self.skeleton.groups) if axis in g.axes]
+        vectors = torch.cat([self._to_vectors(qkv.group(g), g, axis) for _, g in groups], dim=3)
+        q, k, v = vectors.unbind(0)
+        outputs = self._attend(q, k, v).split([g.size // g.shape[g.axes.index(axis)] for _, g in groups], dim=2)
+        for (n, group), output in zip(groups, outputs, strict=True):
+            terms[n].append(self._from_vectors(output, group, axis))
+
+    def _to_vectors(self, x: Tensor, group: Group, axis: int) -> Float[Tensor, "3 B H T nc"]:
+        h = self.num_heads
+        if group.kind == "bias":
+            return rearrange(x, "B n (s H c) -> s B H 1 (n c)", s=3, H=h)
+        if group.layer == axis:
+            return rearrange(x, "B n T (s H c) -> s B H T (n c)", s=3, H=h)
+        return rearrange(x, "B T n (s H c) -> s B H T (n c)", s=3, H=h)
+
+    def _from_vectors(self, x: Float[Tensor, "B H T nc"], group: Group, axis: int) -> Tensor:
+        n = self.skeleton.widths[axis]
+        if group.kind == "bias":
+            return rearrange(x, "B H 1 (n c) -> B n (H c)", n=n)
+        if group.layer == axis:
+            return rearrange(x, "B H T (n c) -> B n T (H c)", n=n)
+        return rearrange(x, "B H T (n c) -> B T n (H c)", n=n)
+
+    def _add_global_term(self, qkv: WeightSpaceFeatures, terms: list[list[Tensor]]) -> None:
+        groups = self.skeleton.groups
+        if self.global_term == "full":
+            output = qkv.with_tensor(self._attend_tokens(qkv.tensor))
+            for n, group in enumerate(groups):
+                terms[n].append(output.group(group))
+        elif self.global_term == "reduced":
+            pooled = [qkv.tensor[:, g.start : g.stop] for g in groups]
+            pooled = [p.mean(1) if self.reduction == "mean" else p.sum(1) for p in pooled]
+            for n, (group, output) in enumerate(zip(groups, self._attend_tokens(torch.stack(pooled, 1)).unbind(1), strict=True)):
+                terms[n].append(output[(slice(None), *[None] * len(group.axes))])
+
+    def _attend_tokens(self, qkv: Float[Tensor, "B T C3"]) -> Float[Tensor, "B T C"]:
+        q, k, v = rearrange(qkv, "B T (s H c) -> s B H T c", s=3, H=self.num_heads)
+        return rearrange(self._attend(q, k, v), "B H T c -> B T (H c)")
+
+    def _attend(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B H T d"], v: Float[Tensor, "B H T d"]
+    ) -> Float[Tensor, "B H T d"]:
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        return F.dropout(scores.softmax(-1), self.dropout, self.training) @ v
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, channels={self.in_channels}, num_heads={self.num_heads}, symmetry={self.symmetry}"
+
+
+class _NeuronDependentLinear(nn.Module):
+    """A linear map of each entry's channels that may depend on the fixed neurons at its ends.
+
+    NP: one map for all entries. HNP: entries at an input or output neuron have that neuron's own map; an entry
+    at both (a network of one layer) has the sum of the two.
+    """
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, symmetry: Symmetry) -> None:
+        super().__init__()
+        self.spec = spec
+        self.fixed = sorted(spec.fixed_axes(symmetry))
+        self.has_shared = any(not set(g.axes) & set(self.fixed) for g in spec.groups)
+        if self.has_shared:
+            self.shared = nn.Linear(in_channels, out_channels)
+        bound = in_channels**-0.5
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for axis in self.fixed:
+            n = spec.widths[axis]
+            self.weights.append(nn.Parameter(torch.empty(n, out_channels, in_channels).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.empty(n, out_channels).uniform_(-bound, bound)))
+
+    def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B N D"]:
+        if not self.fixed:
+            return self.shared(features.tensor)
+        parts = []
+        for group in self.spec.groups:
+            x = features.group(group)
+            maps = [(group.axes.index(a), n) for n, a in enumerate(self.fixed) if a in group.axes]
+            own = [self._map_along(x, place, n) for place, n in maps]
+            parts.append(sum(own[1:], start=own[0]) if own else self.shared(x))
+        return join_groups(self.spec, parts)
+
+    def _map_along(self, x: Tensor, place: int, n: int) -> Tensor:
+        x = x.movedim(1 + place, 0)
+        y = x.flatten(1, -2) @ self.weights[n].mT + self.biases[n][:, None]
+        return y.unflatten(1, x.shape[1:-1]).movedim(0, 1 + place)

@@ -1,0 +1,52 @@
+"""Normalisation of each entry's channels: `LayerNorm`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the channels of each entry, with a scale and shift of its own for each group.
+
+    Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.4.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+        per_layer: One scale and shift for each layer's weights and biases, or one for all.
+    """
+
+    symmetry: Symmetry = "NP"
+
+    def __init__(self, spec: NetworkSpec, channels: int, *, per_layer: bool = True) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        num_scales = len(spec.groups) if per_layer else 1
+        self.scale = nn.Parameter(torch.ones(num_scales, channels))
+        self.shift = nn.Parameter(torch.zeros(num_scales, channels))
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "LayerNorm")
+        x = F.layer_norm(features.tensor, (self.in_channels,))
+        if len(self.scale) == 1:
+            return features.with_tensor(torch.addcmul(self.shift, x, self.scale))
+        return features.with_tensor(
+            torch.addcmul(spread_over_entries(self.spec, self.shift), x, spread_over_entries(self.spec, self.scale))
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, channels={self.in_channels}, per_layer={len(self.scale) > 1}"
+
+
+def spread_over_entries(spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequence[Float[Tensor, "C"]]) -> Float[Tensor, "N C"]:
+    """Repeats one vector for each group over the entries of that group."""
+    # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
+    return torch.cat([v.expand(g.size, -1) for g, v in zip(spec.groups, values, strict=True)])

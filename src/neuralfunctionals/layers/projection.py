@@ -1,0 +1,95 @@
+"""Kernels of any dimension to a common channel width and back: `Project`, `Unproject`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+
+class _KernelMap(nn.Module):
+    """A linear map of each group's channels, where one side holds all kernel positions of a weight."""
+
+    spec: NetworkSpec
+    symmetry: Symmetry = "NP"
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, folds_input: bool) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.folds_input = folds_input
+        self.maps = nn.ModuleList()
+        for group in spec.groups:
+            k = group.kernel_size
+            sizes = (k * in_channels, out_channels) if folds_input else (in_channels, k * out_channels)
+            # A layer without kernel that keeps its width has nothing to fold: the paper's parameter count agrees.
+            keeps = len(group.shape) == len(group.axes) and in_channels == out_channels
+            self.maps.append(nn.Identity() if keeps else nn.Linear(*sizes))
+
+    @property
+    def skeleton(self) -> NetworkSpec:
+        return self.spec.without_kernels()
+
+    def _convert(self, tensor: Tensor) -> Tensor:
+        parts = []
+        start = 0
+        for group, linear in zip(self.spec.groups, self.maps, strict=True):
+            k = group.kernel_size
+            num_tokens = group.size if self.folds_input else group.size // k
+            part = tensor[:, start : start + num_tokens]
+            if self.folds_input:
+                parts.append(linear(part.unflatten(1, (-1, k)).flatten(2)))
+            else:
+                parts.append(linear(part).unflatten(2, (k, self.out_channels)).flatten(1, 2))
+            start += num_tokens
+        return torch.cat(parts, dim=1)
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
+
+
+class Project(_KernelMap):
+    r"""Folds the kernel positions of each weight into its channels and maps them to a common width.
+
+    $$ Y^{(i)}_{jk} = P^{(i)}\, \mathrm{vec}(W^{(i)}_{jk}), \qquad P^{(i)} \in \mathbb{R}^{\tilde c \times k_i c} $$
+
+    The result has the spec `spec.without_kernels()`. Dense layers and biases pass unchanged if the width stays.
+
+    Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.3.
+
+    Args:
+        spec: The input networks, with kernels.
+        in_channels: Channels at each kernel position.
+        out_channels: Channels of each weight afterwards.
+    """
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
+        super().__init__(spec, in_channels, out_channels, folds_input=True)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "Project")
+        return WeightSpaceFeatures(self.skeleton, self._convert(features.tensor))
+
+
+class Unproject(_KernelMap):
+    r"""Restores the kernel positions that `Project` folded away.
+
+    $$ Y^{(i)}_{jk} = \mathrm{unvec}(U^{(i)}\, W^{(i)}_{jk}), \qquad U^{(i)} \in \mathbb{R}^{k_i c \times \tilde c} $$
+
+    Takes features of `spec.without_kernels()` and returns features of `spec`.
+
+    Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.3.
+
+    Args:
+        spec: The networks to return, with kernels.
+        in_channels: Channels of each weight before.
+        out_channels: Channels at each kernel position afterwards.
+    """
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
+        super().__init__(spec, in_channels, out_channels, folds_input=False)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.skeleton, "Unproject")
+        return WeightSpaceFeatures(self.spec, self._convert(features.tensor))

@@ -1,0 +1,19 @@
+"""The mathematics of weight spaces: specs, packed features and their symmetries."""
+
+from neuralfunctionals.weight_space.convert import spec_from_module, spec_from_state_dict
+from neuralfunctionals.weight_space.features import WeightSpaceFeatures, join_groups, pack
+from neuralfunctionals.weight_space.permutation import NeuronPermutation
+from neuralfunctionals.weight_space.spec import Group, LayerSpec, NetworkSpec, Symmetry
+
+__all__ = [
+    "Group",
+    "LayerSpec",
+    "NetworkSpec",
+    "NeuronPermutation",
+    "Symmetry",
+    "WeightSpaceFeatures",
+    "join_groups",
+    "pack",
+    "spec_from_module",
+    "spec_from_state_dict",
+]

@@ -1,0 +1,251 @@
+"""A batch of input networks as one tensor: `WeightSpaceFeatures`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.weight_space.convert import pack_state_dict, unpack_state_dict
+from neuralfunctionals.weight_space.spec import Group, NetworkSpec
+
+# Axes: B input networks, N packed entries, C channels; _O, _I neurons, which differ between layers.
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSpaceFeatures:
+    """A batch of weights and biases, packed: every entry is a token of `tensor`, of shape `(B, N, C)`.
+
+    The entries of a layer are a slice, so that `weights` and `biases` are views. An operation that treats
+    all entries alike is one call on `tensor`; one that looks at the layers takes the views.
+
+    Example:
+        >>> spec = NetworkSpec.mlp([2, 3, 1])
+        >>> features = WeightSpaceFeatures.from_vectors(spec, torch.arange(13.0)[None])
+        >>> [tuple(w.shape) for w in features.weights], [tuple(b.shape) for b in features.biases]
+        ([(1, 3, 2, 1), (1, 1, 3, 1)], [(1, 3, 1), (1, 1, 1)])
+    """
+
+    spec: NetworkSpec
+    tensor: Float[Tensor, "B N C"]
+
+    def __post_init__(self) -> None:
+        if self.tensor.ndim != 3 or self.tensor.shape[1] != self.spec.num_entries:
+            raise ValueError(
+                f"Expected features of shape (batch, {self.spec.num_entries}, channels) for the network {self.spec}, "
+                f"but got {tuple(self.tensor.shape)}. Use from_tensors, from_vectors or from_modules to pack networks."
+            )
+
+    # Making features: the border, where shapes and values are checked.
+
+    @classmethod
+    def from_tensors(
+        cls, spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    ) -> WeightSpaceFeatures:
+        """Packs one tensor for each layer's weights and one for its biases.
+
+        Args:
+            spec: The network they belong to.
+            weights: `(B, n_out, n_in, *kernel, C)` for each layer.
+            biases: `(B, n_out, C)` for each layer; `(B, 0, C)` where the layer has none.
+        """
+        if len(weights) != spec.num_layers or len(biases) != spec.num_layers:
+            raise ValueError(
+                f"Expected {spec.num_layers} weight and {spec.num_layers} bias tensors for the network {spec}, "
+                f"but got {len(weights)} and {len(biases)}. Give one of each for every layer."
+            )
+        batch, channels = weights[0].shape[0], weights[0].shape[-1]
+        for i, layer in enumerate(spec.layers):
+            num_biases = layer.out_neurons if layer.has_bias else 0
+            expected = {"weights": (batch, *layer.weight_shape, channels), "biases": (batch, num_biases, channels)}
+            for (kind, shape), given in zip(expected.items(), (weights[i], biases[i]), strict=True):
+                if tuple(given.shape) != shape:
+                    raise ValueError(
+                        f"Expected {kind} of layer {i + 1} of shape (batch, neurons, ..., channels) = {shape}, but got "
+                        f"{tuple(given.shape)}. Channels stand last; every layer has the same batch and channels."
+                    )
+        features = cls(spec, pack(spec, weights, biases))
+        features.require_finite()
+        return features
+
+    @classmethod
+    def from_vectors(cls, spec: NetworkSpec, vectors: Float[Tensor, "B N"]) -> WeightSpaceFeatures:
+        """One channel from flat vectors, in the order of `nn.utils.parameters_to_vector`: weights, then biases of each layer."""
+        if vectors.ndim != 2 or vectors.shape[1] != spec.num_entries:
+            raise ValueError(
+                f"Expected vectors of shape (batch, {spec.num_entries}) for the network {spec}, "
+                f"but got {tuple(vectors.shape)}. Give one row for each network."
+            )
+        features = cls(spec, vectors[..., None])
+        features.require_finite()
+        return features
+
+    @classmethod
+    def from_state_dicts(
+        cls, state_dicts: Sequence[Mapping[str, Tensor]], spec: NetworkSpec | None = None
+    ) -> WeightSpaceFeatures:
+        """One channel from `state_dict`s of one architecture; the spec is read off the first unless given."""
+        if not state_dicts:
+            raise ValueError("Expected at least one state_dict, but got none.")
+        spec = NetworkSpec.from_state_dict(state_dicts[0]) if spec is None else spec
+        features = cls(spec, torch.stack([pack_state_dict(spec, s) for s in state_dicts])[..., None])
+        features.require_finite()
+        return features
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[nn.Module], spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
+        """One channel from modules of one architecture; the spec is read off the first unless given."""
+        if not modules:
+            raise ValueError("Expected at least one module, but got none.")
+        spec = NetworkSpec.from_module(modules[0]) if spec is None else spec
+        return cls.from_state_dicts([m.state_dict() for m in modules], spec)
+
+    @classmethod
+    def stack(cls, parts: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
+        """Joins features of the same networks along the channels: weights, gradients, momenta."""
+        if not parts:
+            raise ValueError("Expected at least one part to stack, but got none.")
+        for part in parts[1:]:
+            parts[0].require_spec(part.spec, "These parts")
+        return cls(parts[0].spec, torch.cat([part.tensor for part in parts], dim=-1))
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
+        """Joins batches of networks of one spec into one batch."""
+        if not batches:
+            raise ValueError("Expected at least one batch to concatenate, but got none.")
+        for batch in batches[1:]:
+            batches[0].require_spec(batch.spec, "These batches")
+        return cls(batches[0].spec, torch.cat([batch.tensor for batch in batches]))
+
+    # Reading.
+
+    @property
+    def num_channels(self) -> int:
+        return self.tensor.shape[-1]
+
+    def __len__(self) -> int:
+        return self.tensor.shape[0]
+
+    def group(self, group: Group) -> Float[Tensor, "B *_shape C"]:
+        """A view of one group of entries in its own shape."""
+        return self.tensor[:, group.start : group.stop].unflatten(1, group.shape)
+
+    @property
+    def weights(self) -> tuple[Float[Tensor, "B _O _I *_kernel C"], ...]:
+        """Views of each layer's weights."""
+        return tuple(self.group(g) for g in self.spec.groups if g.kind == "weight")
+
+    @property
+    def biases(self) -> tuple[Float[Tensor, "B _O C"], ...]:
+        """Views of each layer's biases; of length 0 where a layer has none."""
+        found = {g.layer: self.group(g) for g in self.spec.groups if g.kind == "bias"}
+        return tuple(found.get(i, self.tensor[:, :0]) for i in range(1, self.spec.num_layers + 1))
+
+    def to_vectors(self) -> Float[Tensor, "B N"]:
+        """One flat vector for each network: the inverse of `from_vectors`."""
+        self._require_one_channel("to_vectors")
+        return self.tensor[..., 0]
+
+    def to_state_dicts(self) -> list[dict[str, Tensor]]:
+        """One `state_dict` for each network: the inverse of `from_state_dicts`. The tensors are copies."""
+        self._require_one_channel("to_state_dicts")
+        return [unpack_state_dict(self.spec, vector) for vector in self.tensor[..., 0]]
+
+    def to_modules(self, template: nn.Module) -> list[nn.Module]:
+        """One copy of the template for each network, holding its weights: the inverse of `from_modules`."""
+        from copy import deepcopy
+
+        modules = [deepcopy(template) for _ in range(len(self))]
+        for module, state_dict in zip(modules, self.to_state_dicts(), strict=True):
+            module.load_state_dict(state_dict)
+        return modules
+
+    # Arithmetic and movement.
+
+    def with_tensor(self, tensor: Float[Tensor, "B N D"]) -> WeightSpaceFeatures:
+        """Other values, possibly of another number of channels, for the same networks."""
+        return WeightSpaceFeatures(self.spec, tensor)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> WeightSpaceFeatures:
+        """Applies a function of the packed tensor that treats every entry alike, such as `torch.relu`."""
+        return self.with_tensor(function(self.tensor))
+
+    def __add__(self, other: WeightSpaceFeatures | Tensor | float) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor + self._operand(other))
+
+    def __sub__(self, other: WeightSpaceFeatures | Tensor | float) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor - self._operand(other))
+
+    def __mul__(self, other: WeightSpaceFeatures | Tensor | float) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor * self._operand(other))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> WeightSpaceFeatures:
+        return self.with_tensor(-self.tensor)
+
+    def __getitem__(self, index: Any) -> WeightSpaceFeatures:
+        """Some of the networks; always a batch, also for a single integer."""
+        return self.with_tensor(self.tensor[[index] if isinstance(index, int) else index])
+
+    def to(self, *args: Any, **kwargs: Any) -> WeightSpaceFeatures:
+        """Moves or casts, as `Tensor.to`."""
+        return self.with_tensor(self.tensor.to(*args, **kwargs))
+
+    def detach(self) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor.detach())
+
+    def __repr__(self) -> str:
+        batch, _, channels = self.tensor.shape
+        return f"WeightSpaceFeatures({batch} networks {self.spec}; {channels} channels, {self.tensor.dtype})"
+
+    # Checks.
+
+    def require_spec(self, spec: NetworkSpec, who: str) -> None:
+        """Raises unless these are networks of the given spec."""
+        if self.spec != spec:
+            raise ValueError(
+                f"{who} expected networks {spec} but received {self.spec}. "
+                "Use the spec of your dataset everywhere: NFT(spec=dataset.spec, ...)."
+            )
+
+    def require_finite(self) -> None:
+        """Raises if an entry is NaN or infinite, naming the network and the layer."""
+        if bool(self.tensor.isfinite().all()):
+            return
+        network, entry, _ = (int(i) for i in (~self.tensor.isfinite()).nonzero()[0])
+        group = next(g for g in self.spec.groups if g.start <= entry < g.stop)
+        value = self.tensor[network, entry].tolist()
+        raise ValueError(
+            f"Expected finite values, but the {group.kind} of layer {group.layer} of network {network} holds {value}. "
+            "Leave out networks whose training diverged."
+        )
+
+    def _require_one_channel(self, what: str) -> None:
+        if self.num_channels != 1:
+            raise ValueError(
+                f"{what} needs features of one channel, but these have {self.num_channels}. "
+                "Map them to one channel first, for instance with nf.layers.Pointwise(spec, channels, 1)."
+            )
+
+    def _operand(self, other: WeightSpaceFeatures | Tensor | float) -> Tensor | float:
+        if not isinstance(other, WeightSpaceFeatures):
+            return other
+        self.require_spec(other.spec, "Arithmetic")
+        return other.tensor
+
+
+def pack(spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Float[Tensor, "B N C"]:
+    """Joins per-layer tensors into the packed tensor; the inverse of the views."""
+    parts = {"weight": weights, "bias": biases}
+    return join_groups(spec, [parts[g.kind][g.layer - 1] for g in spec.groups])
+
+
+def join_groups(spec: NetworkSpec, values: Sequence[Float[Tensor, "B *_shape C"]]) -> Float[Tensor, "B N C"]:
+    """Joins one tensor for each of `spec.groups` into the packed tensor; the inverse of `WeightSpaceFeatures.group`."""
+    return torch.cat([v.flatten(1, -2) if v.ndim > 2 else v for v in values], dim=1)
