@@ -1,4 +1,4 @@
-"""Normalisation of each entry's channels: `LayerNorm`."""
+"""Normalisation and scaling of each entry: `LayerNorm`, `OutputScale`."""
 
 from __future__ import annotations
 
@@ -50,3 +50,29 @@ def spread_over_entries(spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequen
     """Repeats one vector for each group over the entries of that group."""
     # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
     return torch.cat([v.expand(g.size, -1) for g, v in zip(spec.groups, values, strict=True)])
+
+
+class OutputScale(nn.Module):
+    """Multiplies each layer's weights by one learned number, and its biases by another.
+
+    A small start makes an editor begin near the identity: `W + scale * delta(W)`.
+
+    Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+        initial: The scales' first value.
+    """
+
+    symmetry: Symmetry = "NP"
+
+    def __init__(self, spec: NetworkSpec, channels: int = 1, *, initial: float = 0.01) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.scale = nn.Parameter(torch.full((len(spec.groups), 1), initial))
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "OutputScale")
+        return features * spread_over_entries(self.spec, self.scale)

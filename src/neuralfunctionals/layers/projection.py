@@ -90,6 +90,11 @@ class Unproject(_KernelMap):
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
         super().__init__(spec, in_channels, out_channels, folds_input=False)
 
+    @property
+    def in_spec(self) -> NetworkSpec:
+        """The networks it takes, which differ from those it returns."""
+        return self.skeleton
+
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.skeleton, "Unproject")
         return WeightSpaceFeatures(self.spec, self._convert(features.tensor))

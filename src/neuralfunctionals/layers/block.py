@@ -1,0 +1,112 @@
+"""The residual block of a neural functional transformer: `Block`, `FeedForward`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
+from neuralfunctionals.layers.norm import LayerNorm
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+Sharing = Literal["per_layer", "shared"]
+
+
+class FeedForward(nn.Module):
+    """A two-layer MLP of each entry's channels, with GELU between.
+
+    Symmetry: NP-equivariant.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+        hidden_channels: Channels between.
+        dropout: Probability of dropping a value, after each of the two layers.
+        mlp: `"per_layer"`, one MLP for each layer's weights and one for its biases, or `"shared"`, one for all.
+    """
+
+    symmetry: Symmetry = "NP"
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        channels: int,
+        hidden_channels: int,
+        *,
+        dropout: float = 0.0,
+        mlp: Sharing = "per_layer",
+    ) -> None:
+        super().__init__()
+        if mlp not in ("per_layer", "shared"):
+            raise ValueError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.mlps = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(channels, hidden_channels),
+                nn.GELU(),
+                nn.Dropout(dropout),
+                nn.Linear(hidden_channels, channels),
+                nn.Dropout(dropout),
+            )
+            for _ in range(len(spec.groups) if mlp == "per_layer" else 1)
+        )
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "FeedForward")
+        if len(self.mlps) == 1:
+            return features.map(self.mlps[0])
+        slices = (features.tensor[:, g.start : g.stop] for g in self.spec.groups)
+        return features.with_tensor(torch.cat([f(x) for f, x in zip(self.mlps, slices, strict=True)], dim=1))
+
+
+class Block(nn.Module):
+    r"""Pre-norm self-attention and feed-forward, each with a residual connection.
+
+    $$ Z = W + \mathrm{SA}(\mathrm{LN}(W)), \qquad \mathrm{Block}(W) = Z + \mathrm{MLP}(\mathrm{LN}(Z)) $$
+
+    For networks with kernels, norms and MLPs act on each kernel position; `Project` and `Unproject` stand around
+    the attention.
+
+    Symmetry: that of its attention, NP- or HNP-equivariant.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.4.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+        hidden_channels: Channels inside the feed-forward.
+        num_heads: Attention heads.
+        dropout: Dropout on the attention matrix and in the feed-forward.
+        symmetry: `"NP"` or `"HNP"`.
+        global_term: The attention's third term.
+        mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        channels: int,
+        hidden_channels: int,
+        num_heads: int = 8,
+        *,
+        dropout: float = 0.0,
+        symmetry: Symmetry = "NP",
+        global_term: GlobalTerm = "reduced",
+        mlp: Sharing = "per_layer",
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.symmetry: Symmetry = symmetry
+        self.attention_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
+        self.attention = WeightSpaceSelfAttention(
+            spec, channels, num_heads, dropout=dropout, symmetry=symmetry, global_term=global_term
+        )
+        self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
+        self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features = features + self.attention(self.attention_norm(features))
+        return features + self.feed_forward(self.feed_forward_norm(features))

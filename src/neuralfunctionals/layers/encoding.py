@@ -1,0 +1,174 @@
+"""What an entry is told about its place: layer and input/output encodings, and Fourier features of its value."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.layers.norm import spread_over_entries
+from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+
+# Axes: N packed entries, C channels, n neurons, K encoding channels.
+
+
+class LayerEncoding(nn.Module):
+    r"""Adds a learned vector to all weights of a layer, and another one to its biases.
+
+    $$ Y^{(i)}_{jk} = W^{(i)}_{jk} + \phi^{(i)}, \qquad z^{(i)}_j = b^{(i)}_j + \psi^{(i)} $$
+
+    Symmetry: NP-equivariant; entries of different layers can no longer change places.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, eq. 8.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+    """
+
+    symmetry: Symmetry = "NP"
+
+    def __init__(self, spec: NetworkSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.encoding = nn.Parameter(torch.randn(len(spec.groups), channels))
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "LayerEncoding")
+        return features + spread_over_entries(self.spec, self.encoding)
+
+
+class InputOutputEncoding(nn.Module):
+    r"""Adds a learned vector for each input neuron to its weights, and for each output neuron to its weights and bias.
+
+    $$ Y^{(1)}_{jk} = W^{(1)}_{jk} + \iota_k, \qquad Y^{(L)}_{jk} = W^{(L)}_{jk} + o_j, \qquad
+       z^{(L)}_j = b^{(L)}_j + o_j $$
+
+    Symmetry: HNP-equivariant; it breaks the permutation of input and output neurons, which is the purpose.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+    """
+
+    symmetry: Symmetry = "HNP"
+
+    def __init__(self, spec: NetworkSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.input_encoding = nn.Parameter(torch.randn(spec.widths[0], channels))
+        self.output_encoding = nn.Parameter(torch.randn(spec.widths[-1], channels))
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "InputOutputEncoding")
+        return features + _encode_ends(self.spec, self.input_encoding, self.output_encoding)
+
+
+class SinusoidalEncoding(nn.Module):
+    r"""Appends fixed sines and cosines of the places of the layer, the input neuron and the output neuron.
+
+    A place $p \in [-1, 1]$ becomes $[\sin(\pi f p), \cos(\pi f p), p]$ for frequencies $f$ spread from 1 to half the
+    maximum; the encodings of layer, input and output neuron are added.
+
+    Symmetry: HNP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels before; `2 * num_bands + 1` are appended.
+        max_frequency: Twice the highest frequency.
+        num_bands: Number of frequencies.
+        encode_layers: Whether the layer's place takes part.
+    """
+
+    symmetry: Symmetry = "HNP"
+    encoding: Float[Tensor, "N K"]
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        in_channels: int,
+        *,
+        max_frequency: float = 10.0,
+        num_bands: int = 6,
+        encode_layers: bool = True,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = in_channels
+        self.out_channels = in_channels + 2 * num_bands + 1
+
+        def encode(count: int) -> Float[Tensor, "n K"]:
+            places = torch.linspace(-1, 1, count)[:, None]
+            angles = places * torch.linspace(1, max_frequency / 2, num_bands) * math.pi
+            return torch.cat([angles.sin(), angles.cos(), places], dim=-1)
+
+        encoding = _encode_ends(spec, encode(spec.widths[0]), encode(spec.widths[-1]))
+        if encode_layers:
+            layers = encode(spec.num_layers)
+            encoding = encoding + spread_over_entries(spec, [layers[g.layer - 1] for g in spec.groups])
+        self.register_buffer("encoding", encoding, persistent=False)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "SinusoidalEncoding")
+        encoding = self.encoding.to(features.tensor.dtype).expand(len(features), -1, -1)
+        return features.with_tensor(torch.cat([features.tensor, encoding], dim=-1))
+
+
+class FourierFeatures(nn.Module):
+    r"""Random Fourier features of each entry's channels, with fixed frequencies $B_{fc} \sim \mathcal{N}(0, s^2)$.
+
+    $$ Y_p = [\sin(2 \pi B W_p), \cos(2 \pi B W_p)] $$
+
+    Symmetry: NP-equivariant. Reference: Tancik et al., 2020, https://arxiv.org/abs/2006.10739.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of each entry.
+        num_frequencies: Rows of `B`; the output has twice as many channels.
+        scale: The standard deviation $s$.
+        generator: Source of the draw.
+    """
+
+    symmetry: Symmetry = "NP"
+    frequencies: Float[Tensor, "C F"]
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        in_channels: int = 1,
+        num_frequencies: int = 128,
+        *,
+        scale: float = 3.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels, self.out_channels = in_channels, 2 * num_frequencies
+        self.register_buffer("frequencies", torch.randn(in_channels, num_frequencies, generator=generator) * scale)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "FourierFeatures")
+        angles = features.tensor @ (2 * math.pi * self.frequencies)
+        return features.with_tensor(torch.cat([angles.sin(), angles.cos()], dim=-1))
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
+
+
+def _encode_ends(spec: NetworkSpec, inputs: Float[Tensor, "n C"], outputs: Float[Tensor, "m C"]) -> Float[Tensor, "N C"]:
+    """For each entry the sum of the vectors of the input and output neurons that it touches."""
+
+    def encode(group: Group) -> Tensor:
+        total = inputs.new_zeros(1, *group.shape, inputs.shape[-1])
+        for place, axis in enumerate(group.axes):
+            for end, vectors in ((0, inputs), (spec.num_layers, outputs)):
+                if axis == end:
+                    behind = total.ndim - place - 3
+                    total = total + vectors.view(len(vectors), *[1] * behind, -1)
+        return total
+
+    return join_groups(spec, [encode(g) for g in spec.groups])[0]

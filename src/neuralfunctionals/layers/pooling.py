@@ -1,0 +1,95 @@
+"""From features to invariant vectors: pooling over neurons, and statistics of weights."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.layers.folding import FoldedGroup, Reduction
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+# Axes: B input networks, D pooled values.
+
+
+class _Pool(nn.Module):
+    """Reduces each group over its permutable neurons and joins what remains."""
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, *, symmetry: Symmetry, reduction: Reduction) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = in_channels
+        self.symmetry: Symmetry = symmetry
+        self.reduction: Reduction = reduction
+        self.groups = FoldedGroup.of(spec, symmetry)
+        self.out_channels = in_channels * sum(g.fold for g in self.groups)
+
+    def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
+        features.require_spec(self.spec, type(self).__name__)
+        return torch.cat([g.pool(g.read(features), (), self.reduction) for g in self.groups], dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
+
+
+class NPPool(_Pool):
+    """The mean of each layer's weights and of its biases, kernel positions kept apart.
+
+    Symmetry: NP-invariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of each entry.
+        reduction: `"mean"`, `"sum"` or `"max"`.
+    """
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
+        super().__init__(spec, in_channels, symmetry="NP", reduction=reduction)
+
+
+class HNPPool(_Pool):
+    """As `NPPool`, but input and output neurons are kept apart as well.
+
+    Symmetry: HNP-invariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of each entry.
+        reduction: `"mean"`, `"sum"` or `"max"`.
+    """
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
+        super().__init__(spec, in_channels, symmetry="HNP", reduction=reduction)
+
+
+class StatFeatures(nn.Module):
+    """Mean, variance and the quantiles 0, 25, 50, 75, 100 % of each layer's weights and of its biases.
+
+    The variance is over the entries themselves (not the unbiased estimate), so that one entry gives 0.
+
+    Symmetry: NP-invariant, and to every permutation within a layer.
+    Reference: Unterthiner et al., 2020, https://arxiv.org/abs/2002.11448.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of each entry.
+    """
+
+    symmetry: Symmetry = "NP"
+    quantiles: Float[Tensor, "5"]
+
+    def __init__(self, spec: NetworkSpec, in_channels: int = 1) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = in_channels
+        self.out_channels = 7 * in_channels * len(spec.groups)
+        self.register_buffer("quantiles", torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), persistent=False)
+
+    def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
+        features.require_spec(self.spec, "StatFeatures")
+        statistics = []
+        for group in self.spec.groups:
+            x = features.tensor[:, group.start : group.stop]
+            quantiles = torch.quantile(x, self.quantiles.to(x.dtype), dim=1)
+            statistics += [x.mean(1), x.var(1, correction=0), *quantiles]
+        return torch.cat(statistics, dim=-1)

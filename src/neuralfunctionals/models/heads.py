@@ -1,0 +1,76 @@
+"""What stands on top: the MLP behind an invariant layer, and the classifier of latent arrays."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.models.pretrained import Pretrained
+
+# Axes: B input networks, M latents, D latent channels, K classes.
+
+
+def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout: float = 0.0) -> nn.Sequential:
+    """An MLP with ReLU and dropout after each hidden layer."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(in_features, width), nn.ReLU(), nn.Dropout(dropout)]
+        in_features = width
+    return nn.Sequential(*layers, nn.Linear(in_features, out_features))
+
+
+class LatentClassifier(nn.Module, Pretrained):
+    """A transformer that classifies latent arrays, read as sequences.
+
+    Each latent is projected to the transformer's width and given a learned position; the first output token
+    goes through a two-layer MLP. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, appendix
+    "INR Classification".
+
+    Args:
+        num_latents: Length `M` of the latent array.
+        latent_channels: Channels of each latent.
+        num_classes: Number of classes.
+        channels: Width of the transformer.
+        num_blocks: Pre-norm transformer blocks.
+        num_heads: Attention heads.
+        hidden_channels: Width inside the feed-forward.
+        dropout: Dropout of the blocks.
+    """
+
+    def __init__(
+        self,
+        num_latents: int = 16,
+        latent_channels: int = 256,
+        num_classes: int = 10,
+        *,
+        channels: int = 512,
+        num_blocks: int = 12,
+        num_heads: int = 4,
+        hidden_channels: int = 2048,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.latent_shape = (num_latents, latent_channels)
+        self.project = nn.Linear(latent_channels, channels)
+        self.position = nn.Parameter(0.02 * torch.randn(num_latents, channels))
+        self.blocks = nn.Sequential(
+            *(latent_block(channels, num_heads, hidden_channels, dropout) for _ in range(num_blocks)),
+            nn.LayerNorm(channels),
+        )
+        self.head = mlp_head(channels, [channels], num_classes)
+
+    def forward(self, latents: Float[Tensor, "B M D"]) -> Float[Tensor, "B K"]:
+        if latents.ndim != 3 or tuple(latents.shape[1:]) != self.latent_shape:
+            raise ValueError(
+                f"Expected latent arrays of shape (batch, {self.latent_shape[0]}, {self.latent_shape[1]}), but got "
+                f"{tuple(latents.shape)}. Build the classifier with the num_latents and latent_channels of your encoder."
+            )
+        return self.head(self.blocks(self.project(latents) + self.position)[:, 0])
+
+
+def latent_block(channels: int, num_heads: int, hidden_channels: int, dropout: float) -> nn.TransformerEncoderLayer:
+    """A pre-norm transformer block on latent tokens."""
+    return nn.TransformerEncoderLayer(
+        channels, num_heads, hidden_channels, dropout, activation="gelu", batch_first=True, norm_first=True
+    )

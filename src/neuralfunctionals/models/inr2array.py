@@ -1,0 +1,175 @@
+"""The autoencoder from INR weights to an invariant latent array and back: `Inr2Array`."""
+
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.models.heads import mlp_head
+from neuralfunctionals.models.nfn import NFN
+from neuralfunctionals.models.nft import NFT
+from neuralfunctionals.models.pretrained import Pretrained
+from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures
+
+# Axes: B input networks, M latents (one for each patch of the image), D latent channels, N packed entries.
+
+
+class Inr2Array(nn.Module, Pretrained):
+    r"""Maps the weights of an INR to an array of latents, and each latent to the weights of an INR for one patch.
+
+    $$ z = \mathrm{Enc}(W) \in \mathbb{R}^{M \times d}, \qquad \hat W_m = \mathrm{Dec}(z_m) $$
+
+    The image is split into $M = m \times m$ patches; $\hat W_m$ is to show patch $m$, in row-major order.
+
+    Symmetry: the latents are HNP-invariant.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 4; decoder: Sitzmann et al., 2020,
+    https://arxiv.org/abs/2006.09661.
+
+    Args:
+        spec: The input networks, which are also what the decoder gives.
+        encoder: `"nft"` (blocks and cross-attention) or `"nfn"` (residual NP layers, NP pooling, an MLP).
+        grid_size: Patches `m` along each side.
+        latent_channels: Channels `d` of each latent.
+        channels: Width of the encoder.
+        num_blocks: Blocks of the encoder.
+        hidden_channels: Width inside the NFT's MLPs.
+        num_heads: Attention heads of the NFT.
+        dropout: Dropout of the encoder.
+        fourier_scale: Standard deviation of the Fourier frequencies.
+        latent_mlp: Whether a feed-forward with residual stands behind the NFT's cross-attention.
+        decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
+            output is scaled and added to a learned network.
+        decoder_channels: Hidden width of the decoder's MLPs.
+        omega: Frequency of the sine networks, for the decoder's first values.
+    """
+
+    symmetry: Symmetry = "HNP"
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        *,
+        encoder: Literal["nft", "nfn"] = "nft",
+        grid_size: int = 4,
+        latent_channels: int = 256,
+        channels: int = 256,
+        num_blocks: int = 6,
+        hidden_channels: int = 1024,
+        num_heads: int = 4,
+        dropout: float = 0.0,
+        fourier_scale: float = 3.0,
+        latent_mlp: bool = True,
+        decoder: Literal["separate", "joint"] = "separate",
+        decoder_channels: int = 256,
+        omega: float = 30.0,
+    ) -> None:
+        super().__init__()
+        if encoder not in ("nft", "nfn") or decoder not in ("separate", "joint"):
+            raise ValueError(
+                "Expected encoder 'nft' or 'nfn' and decoder 'separate' or 'joint', "
+                f"but got {encoder!r} and {decoder!r}."
+            )
+        self.spec = spec
+        self.in_channels = 1
+        self.grid_size, self.latent_channels = grid_size, latent_channels
+        self.num_latents = grid_size**2
+        self.latent_mlp = None
+        if encoder == "nft":
+            self.encoder = NFT(
+                spec,
+                channels=channels,
+                num_blocks=num_blocks,
+                hidden_channels=hidden_channels,
+                num_heads=num_heads,
+                dropout=dropout,
+                fourier_scale=fourier_scale,
+                pooling="latents",
+                num_latents=self.num_latents,
+                latent_channels=latent_channels,
+            )
+            if latent_mlp:
+                hidden = 4 * latent_channels
+                self.latent_mlp = nn.Sequential(
+                    nn.LayerNorm(latent_channels), mlp_head(latent_channels, [hidden], latent_channels)
+                )
+        else:
+            self.encoder = NFN(
+                spec,
+                channels=(channels,) * num_blocks,
+                num_frequencies=channels // 2,
+                fourier_scale=fourier_scale,
+                io_encoding="learned",
+                residual=True,
+                dropout=dropout,
+                pooling="NP",
+                head_channels=(1000,),
+                out_channels=self.num_latents * latent_channels,
+            )
+        make = _SeparateDecoder if decoder == "separate" else _JointDecoder
+        self.decoder = make(spec, latent_channels, decoder_channels, omega)
+
+    def encode(self, features: WeightSpaceFeatures) -> Float[Tensor, "B M D"]:
+        """The invariant latent array."""
+        latents = self.encoder(features).view(len(features), self.num_latents, self.latent_channels)
+        return latents if self.latent_mlp is None else latents + self.latent_mlp(latents)
+
+    def decode(self, latents: Float[Tensor, "B M D"]) -> WeightSpaceFeatures:
+        """The patch networks of all latents as one batch: network `b * M + m` shows patch `m` of item `b`."""
+        if latents.ndim != 3 or tuple(latents.shape[1:]) != (self.num_latents, self.latent_channels):
+            raise ValueError(
+                f"Expected latents of shape (batch, {self.num_latents}, {self.latent_channels}), but got "
+                f"{tuple(latents.shape)}. Use latents of this model's encode."
+            )
+        return WeightSpaceFeatures(self.spec, self.decoder(rearrange(latents, "B M D -> (B M) D"))[..., None])
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        return self.decode(self.encode(features))
+
+    @classmethod
+    def paper(cls, spec: NetworkSpec, **changes: Any) -> "Inr2Array":
+        """The paper's model: 22 M parameters on 2-32-32-1."""
+        return cls(spec, **changes)
+
+
+class _SeparateDecoder(nn.Module):
+    """A hypernetwork of one MLP for each group of entries, with Sitzmann's first values."""
+
+    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int, omega: float) -> None:
+        super().__init__()
+        self.mlps = nn.ModuleList(mlp_head(latent_channels, [hidden, hidden], g.size) for g in spec.groups)
+        for group, mlp in zip(spec.groups, self.mlps, strict=True):
+            last = mlp[-1]
+            nn.init.kaiming_normal_(last.weight)
+            last.weight.data /= 100
+            bound = 1 / spec.widths[group.layer - 1] if group.kind == "weight" else 1 / hidden
+            nn.init.uniform_(last.bias, -bound, bound)
+
+    def forward(self, latents: Float[Tensor, "B D"]) -> Float[Tensor, "B N"]:
+        return torch.cat([mlp(latents) for mlp in self.mlps], dim=-1)
+
+
+class _JointDecoder(nn.Module):
+    """A hypernetwork of one MLP for all entries: a change to a learned network, scaled for each group."""
+
+    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int, omega: float) -> None:
+        super().__init__()
+        self.spec = spec
+        self.mlp = mlp_head(latent_channels, [hidden], spec.num_entries)
+        start = [_siren_start(spec, g, omega) for g in spec.groups]
+        self.base = nn.Parameter(torch.cat(start))
+        self.scale = nn.Parameter(torch.stack([x.square().mean().sqrt() for x in start]))
+
+    def forward(self, latents: Float[Tensor, "B D"]) -> Float[Tensor, "B N"]:
+        scale = torch.cat([s.expand(g.size) for s, g in zip(self.scale, self.spec.groups, strict=True)])
+        return self.base + scale * self.mlp(latents)
+
+
+def _siren_start(spec: NetworkSpec, group: Group, omega: float) -> Float[Tensor, "n"]:
+    fan_in = spec.layers[group.layer - 1].in_neurons * spec.layers[group.layer - 1].kernel_size
+    if group.kind == "bias":
+        bound = fan_in**-0.5
+    else:
+        bound = 1 / fan_in if group.layer == 1 else (6 / fan_in) ** 0.5 / omega
+    return torch.empty(group.size).uniform_(-bound, bound)

@@ -1,0 +1,145 @@
+"""Neural functional transformers: `NFT`."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.layers import (
+    Block,
+    FourierFeatures,
+    HNPPool,
+    InputOutputEncoding,
+    LayerEncoding,
+    LayerNorm,
+    NPPool,
+    OutputScale,
+    Pointwise,
+    WeightSpaceCrossAttention,
+)
+from neuralfunctionals.models.heads import mlp_head
+from neuralfunctionals.models.pretrained import Pretrained
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+
+class NFT(nn.Module, Pretrained):
+    r"""A neural functional transformer: Fourier features, encodings, attention blocks, and an output layer.
+
+    The output is, by `pooling`,
+
+    - `None`: features of the same networks, for instance an edit $\Delta(W)$ (equivariant);
+    - `"latents"`: the array of shape (batch, `num_latents`, `latent_channels`) that cross-attention gives (invariant);
+    - `"cross_attention"`, `"NP"` or `"HNP"`: a vector, from that array or from pooled features, by an MLP (invariant).
+
+    Symmetry: that of its attention; `"HNP"` with an input/output encoding or HNP pooling.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of the input: 1 for weights alone.
+        out_channels: Channels of the output features, or length of the output vector.
+        channels: Width of the blocks; even, as Fourier features come in pairs.
+        num_blocks: Number of blocks.
+        hidden_channels: Width inside the blocks' MLPs.
+        num_heads: Attention heads.
+        dropout: Dropout on attention matrices and in MLPs.
+        fourier_scale: Standard deviation of the Fourier frequencies.
+        symmetry: Symmetry of the attention, `"NP"` (the paper's) or `"HNP"`.
+        io_encoding: Whether learned encodings tell input and output neurons apart.
+        global_term: Third term of the attention: `"reduced"`, `"full"` or `"none"`.
+        mlp: Norms and MLPs `"per_layer"` (the paper's) or `"shared"`.
+        pooling: See above.
+        num_latents: Queries of the cross-attention.
+        latent_channels: Channels of each latent.
+        head_channels: Hidden widths of the MLP that gives the vector.
+        output_scale: First value of the learned scales of the output features.
+
+    Example:
+        >>> import torch
+        >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
+        >>> networks = WeightSpaceFeatures.from_vectors(spec, 0.1 * torch.randn(4, spec.num_entries))
+        >>> NFT(spec, channels=16, num_heads=2, hidden_channels=32, pooling="HNP", out_channels=10)(networks).shape
+        torch.Size([4, 10])
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        *,
+        in_channels: int = 1,
+        out_channels: int = 1,
+        channels: int = 256,
+        num_blocks: int = 4,
+        hidden_channels: int = 512,
+        num_heads: int = 8,
+        dropout: float = 0.0,
+        fourier_scale: float = 3.0,
+        symmetry: Symmetry = "NP",
+        io_encoding: bool = True,
+        global_term: Literal["reduced", "full", "none"] = "reduced",
+        mlp: Literal["per_layer", "shared"] = "per_layer",
+        pooling: Literal["latents", "cross_attention", "NP", "HNP"] | None = None,
+        num_latents: int = 16,
+        latent_channels: int = 256,
+        head_channels: Sequence[int] = (1000, 1000),
+        output_scale: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if channels % 2:
+            raise ValueError(f"Expected an even number of channels (sines and cosines), but got {channels}.")
+        self.spec = spec
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.symmetry: Symmetry = "HNP" if io_encoding or pooling == "HNP" else symmetry
+        self.encode = nn.Sequential(
+            FourierFeatures(spec, in_channels, channels // 2, scale=fourier_scale),
+            LayerEncoding(spec, channels),
+            *([InputOutputEncoding(spec, channels)] if io_encoding else []),
+        )
+        self.blocks = nn.Sequential(
+            *(
+                Block(
+                    spec,
+                    channels,
+                    hidden_channels,
+                    num_heads,
+                    dropout=dropout,
+                    symmetry=symmetry,
+                    global_term=global_term,
+                    mlp=mlp,
+                )
+                for _ in range(num_blocks)
+            ),
+            LayerNorm(spec, channels, per_layer=mlp == "per_layer"),
+        )
+        attention = (spec, channels, latent_channels, num_latents)
+        if pooling is None:
+            self.output = nn.Sequential(
+                Pointwise(spec, channels, out_channels), OutputScale(spec, out_channels, initial=output_scale)
+            )
+        elif pooling == "latents":
+            self.out_channels = latent_channels
+            self.output = WeightSpaceCrossAttention(*attention)
+        elif pooling == "cross_attention":
+            head = mlp_head(num_latents * latent_channels, head_channels, out_channels, dropout)
+            self.output = nn.Sequential(WeightSpaceCrossAttention(*attention), nn.Flatten(), head)
+        elif pooling in ("NP", "HNP"):
+            pool = (NPPool if pooling == "NP" else HNPPool)(spec, channels)
+            self.output = nn.Sequential(pool, mlp_head(pool.out_channels, head_channels, out_channels, dropout))
+        else:
+            raise ValueError(f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}.")
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
+        features.require_spec(self.spec, "NFT")
+        return self.output(self.blocks(self.encode(features)))
+
+    @classmethod
+    def editing(cls, spec: NetworkSpec, **changes: Any) -> "NFT":
+        """The paper's editor of INRs: 7 M parameters on 2-32-32-1."""
+        return cls(spec, **{"dropout": 0.1, **changes})
+
+    @classmethod
+    def generalization(cls, spec: NetworkSpec, **changes: Any) -> "NFT":
+        """The paper's predictor of a CNN's test accuracy, as a logit: 46 M parameters on the Small CNN Zoo."""
+        config: dict[str, Any] = {"hidden_channels": 1024, "num_heads": 4, "dropout": 0.1, "pooling": "HNP"}
+        return cls(spec, **{**config, **changes})

@@ -1,0 +1,262 @@
+"""Checks that a layer or model has the symmetry it claims, for ours and for a user's own.
+
+>>> import neuralfunctionals as nf
+>>> spec = nf.NetworkSpec.mlp([2, 4, 3, 1])
+>>> assert_equivariant(nf.layers.NPLinear(spec, 3, 5))
+>>> assert_minimal(nf.layers.NPLinear(spec, 3, 5))
+
+A module of a user's own needs the attributes `spec`, `in_channels` and `symmetry`, or gets them as arguments;
+an `nn.Sequential` takes them from its parts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neuralfunctionals.weight_space import Group, NetworkSpec, NeuronPermutation, Symmetry, WeightSpaceFeatures
+
+__all__ = ["assert_equivariant", "assert_invariant", "assert_minimal", "random_features"]
+
+
+def random_features(
+    spec: NetworkSpec,
+    channels: int = 1,
+    batch: int = 2,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> WeightSpaceFeatures:
+    """Standard normal features from a seed."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(batch, spec.num_entries, channels, generator=generator, dtype=torch.float64)
+    return WeightSpaceFeatures(spec, values.to(dtype))
+
+
+def assert_equivariant(
+    module: nn.Module,
+    *,
+    spec: NetworkSpec | None = None,
+    in_channels: int | None = None,
+    symmetry: Symmetry | None = None,
+    tolerance: float | None = None,
+    trials: int = 4,
+    seed: int = 0,
+) -> None:
+    """Asserts that permuting neurons before or after the module gives the same features.
+
+    Args:
+        module: Takes features, returns features. Checked in evaluation mode, in its own precision.
+        spec: The networks it takes; by default `module.spec`.
+        in_channels: Their channels; by default `module.in_channels`.
+        symmetry: `"NP"` or `"HNP"`; by default `module.symmetry`.
+        tolerance: Largest difference, relative to the largest output; by default 1e-10 in float64, else 1e-5.
+        trials: How many permutations are tried.
+        seed: Seed of features and permutations.
+    """
+    subject = _Subject.of(module, spec, in_channels, symmetry)
+    with _evaluation(module):
+        for trial in range(trials):
+            features, permutation = subject.draw(seed + trial)
+            after, before = module(features), module(permutation(features))
+            if not isinstance(after, WeightSpaceFeatures):
+                raise AssertionError(
+                    f"{type(module).__name__} returned {type(after).__name__} where equivariance needs features. "
+                    "For a module that returns a tensor use assert_invariant."
+                )
+            moved = permutation(after)
+            difference = (moved.tensor - before.tensor).abs()
+            if _exceeds(difference, moved.tensor, tolerance):
+                group = max(moved.spec.groups, key=lambda g: difference[:, g.start : g.stop].max().item())
+                raise AssertionError(
+                    f"{type(module).__name__} is not {subject.symmetry}-equivariant: permuting neurons before and after "
+                    f"it differs by {difference.max():.3g}, most in the {group.kind} of layer {group.layer} (outputs up "
+                    f"to {moved.tensor.abs().max():.3g}, permutation {trial} of seed {seed})."
+                )
+
+
+def assert_invariant(
+    module: nn.Module,
+    *,
+    spec: NetworkSpec | None = None,
+    in_channels: int | None = None,
+    symmetry: Symmetry | None = None,
+    tolerance: float | None = None,
+    trials: int = 4,
+    seed: int = 0,
+) -> None:
+    """Asserts that permuting neurons does not change the tensor that the module returns. Arguments as above."""
+    subject = _Subject.of(module, spec, in_channels, symmetry)
+    with _evaluation(module):
+        for trial in range(trials):
+            features, permutation = subject.draw(seed + trial)
+            plain, permuted = module(features), module(permutation(features))
+            if not isinstance(plain, Tensor):
+                raise AssertionError(
+                    f"{type(module).__name__} returned {type(plain).__name__} where invariance needs a tensor. "
+                    "For a module that returns features use assert_equivariant."
+                )
+            difference = (plain - permuted).abs()
+            if _exceeds(difference, plain, tolerance):
+                raise AssertionError(
+                    f"{type(module).__name__} is not {subject.symmetry}-invariant: permuting neurons changes its output "
+                    f"by {difference.max():.3g} (outputs up to {plain.abs().max():.3g}, permutation {trial} of seed {seed})."
+                )
+
+
+def assert_minimal(
+    module: nn.Module,
+    *,
+    spec: NetworkSpec | None = None,
+    in_channels: int | None = None,
+    symmetry: Symmetry | None = None,
+    trials: int = 4,
+    seed: int = 0,
+) -> None:
+    """Asserts that the module is equivariant to nothing but its own symmetry.
+
+    Permutations of entries that are no permutation of neurons fall into three classes (Zhou et al., 2023,
+    https://arxiv.org/abs/2305.13546, appendix): entries change their layer; rows and columns of a layer do not
+    permute independently; the rows of a layer permute unlike the columns of the next, or unlike its biases. For
+    permutations of each class that the spec has room for, some input must show that the module notices. HNP adds
+    a fourth class: input or output neurons change places.
+
+    The first class is tested on inputs whose entries are all alike, where nothing but knowledge of the layer can
+    tell two layers apart: on others, different widths would hide a module that treats all layers alike.
+
+    Arguments as for `assert_equivariant`; the check runs on a copy in float64.
+    """
+    subject = _Subject.of(module, spec, in_channels, symmetry)
+    module = copy.deepcopy(module).double()
+    generator = torch.Generator().manual_seed(seed)
+    with _evaluation(module):
+        for name, order, alike in _false_symmetries(subject.spec, subject.symmetry, trials, generator):
+            inputs = [random_features(subject.spec, subject.in_channels, seed=seed + n) for n in range(3)]
+            if alike:
+                inputs = [x.with_tensor(x.tensor[:, :1].expand_as(x.tensor).contiguous()) for x in inputs]
+            if not any(_notices(module, x, order) for x in inputs):
+                raise AssertionError(
+                    f"{type(module).__name__} is not minimal: it does not notice a false symmetry, {name}. "
+                    + ("Compose it with nf.layers.LayerEncoding." if alike else "")
+                )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What the checks need to know of a module."""
+
+    spec: NetworkSpec
+    in_channels: int
+    symmetry: Symmetry
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, spec: NetworkSpec | None, in_channels: int | None, symmetry: Symmetry | None
+    ) -> _Subject:
+        parts = list(module) if isinstance(module, nn.Sequential) else [module]
+        described = [p for p in parts if hasattr(p, "spec")]
+        if spec is None and not described:
+            raise ValueError(
+                f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry. "
+                "Set them, or give them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
+            )
+        first: Any = described[0] if described else module
+        if symmetry is None:
+            # A chain has the smaller group of its parts.
+            symmetry = "HNP" if any(p.symmetry == "HNP" for p in described) else "NP"
+        tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
+        return cls(
+            spec=getattr(first, "in_spec", first.spec) if spec is None else spec,
+            in_channels=first.in_channels if in_channels is None else in_channels,
+            symmetry=symmetry,
+            dtype=tensors[0].dtype if tensors else torch.float64,
+        )
+
+    def draw(self, seed: int) -> tuple[WeightSpaceFeatures, NeuronPermutation]:
+        features = random_features(self.spec, self.in_channels, dtype=self.dtype, seed=seed)
+        generator = torch.Generator().manual_seed(seed + 1)
+        return features, NeuronPermutation.random(self.spec, self.symmetry, generator=generator)
+
+
+@contextmanager
+def _evaluation(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; the mode is restored afterwards."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def _exceeds(difference: Tensor, values: Tensor, tolerance: float | None) -> bool:
+    if tolerance is None:
+        tolerance = 1e-10 if values.dtype == torch.float64 else 1e-5
+    # Written so that NaN exceeds.
+    return not bool(difference.max() <= tolerance * values.abs().max().clamp(min=1.0))
+
+
+def _notices(module: nn.Module, features: WeightSpaceFeatures, order: Tensor) -> bool:
+    after = module(features).tensor[:, order]
+    before = module(features.with_tensor(features.tensor[:, order])).tensor
+    return bool((after - before).abs().max() > 1e-8 * after.abs().max().clamp(min=1.0))
+
+
+def _false_symmetries(
+    spec: NetworkSpec, symmetry: Symmetry, trials: int, generator: torch.Generator
+) -> Iterator[tuple[str, Tensor, bool]]:
+    """Orders of the packed entries that are no neuron permutation, with a name; the last says: on entries all alike."""
+
+    def draw(n: int) -> int:
+        return int(torch.randint(n, (), generator=generator))
+
+    for kind in ("weight", "bias"):
+        groups = [g for g in spec.groups if g.kind == kind]
+        for a, b in ((a, b) for a in groups for b in groups if a.layer < b.layer):
+            name = f"a {kind} of layer {a.layer} changing places with one of layer {b.layer}"
+            yield name, _swap(spec, a.start + draw(a.size), b.start + draw(b.size)), True
+    for group in (g for g in spec.groups if g.kind == "weight" and min(g.shape[:2]) > 1):
+        for _ in range(trials):
+            entries = torch.arange(group.start, group.stop).view(*group.shape[:2], -1)
+            row, column = draw(group.shape[0]), draw(group.shape[1])
+            other = (column + 1 + draw(group.shape[1] - 1)) % group.shape[1]
+            name = f"two weights in one row of layer {group.layer} changing places without their columns"
+            yield name, _swap(spec, entries[row, column], entries[row, other]), False
+            other = (row + 1 + draw(group.shape[0] - 1)) % group.shape[0]
+            name = f"two weights in one column of layer {group.layer} changing places without their rows"
+            yield name, _swap(spec, entries[row, column], entries[other, column]), False
+    for axis, width in enumerate(spec.widths):
+        touching = [g for g in spec.groups if axis in g.axes]
+        permutes = axis not in spec.fixed_axes(symmetry)
+        moved_alone = ([[g] for g in touching] if len(touching) > 1 else []) if permutes else [touching]
+        for moved in moved_alone if width > 1 else []:
+            for _ in range(trials):
+                name = f"neurons of layer {axis} permuted in the {' and '.join(f'{g.kind} of layer {g.layer}' for g in moved)}"
+                yield name + (" alone" if permutes else ", though they are fixed"), _permute_axis(spec, axis, moved, generator), False
+
+
+def _swap(spec: NetworkSpec, a: Any, b: Any) -> Tensor:
+    order = torch.arange(spec.num_entries)
+    order[a], order[b] = order[b].clone(), order[a].clone()
+    return order
+
+
+def _permute_axis(spec: NetworkSpec, axis: int, groups: list[Group], generator: torch.Generator) -> Tensor:
+    width = spec.widths[axis]
+    source = torch.randperm(width, generator=generator)
+    if torch.equal(source, torch.arange(width)):
+        source = source.roll(1)
+    order = torch.arange(spec.num_entries)
+    for group in groups:
+        entries = order[group.start : group.stop].view(group.shape).index_select(group.axes.index(axis), source)
+        order[group.start : group.stop] = entries.flatten()
+    return order
