@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,11 +159,12 @@ class WeightSpaceFeatures:
 
     def to_modules(self, template: nn.Module) -> list[nn.Module]:
         """One copy of the template for each network, holding its weights: the inverse of `from_modules`."""
-        from copy import deepcopy
-
-        modules = [deepcopy(template) for _ in range(len(self))]
-        for module, state_dict in zip(modules, self.to_state_dicts(), strict=True):
-            module.load_state_dict(state_dict)
+        named = NetworkSpec.from_module(template)  # equal in shape, but with the template's own names
+        self.require_spec(named, "The template")
+        modules = [copy.deepcopy(template) for _ in range(len(self))]
+        for module, vector in zip(modules, self.to_vectors(), strict=True):
+            # The template's buffers, if it has any, are not part of the weights.
+            module.load_state_dict({**template.state_dict(), **unpack_state_dict(named, vector)})
         return modules
 
     # Arithmetic and movement.

@@ -1,0 +1,108 @@
+"""What every layer must do: keep its symmetry, give finite gradients, save and load, work in both precisions."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, layers
+from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
+from strategies import network_specs
+
+EQUIVARIANT = {
+    "Pointwise": lambda spec: layers.Pointwise(spec, 4, 3),
+    "NPLinear": lambda spec: layers.NPLinear(spec, 4, 3),
+    "HNPLinear": lambda spec: layers.HNPLinear(spec, 4, 3),
+    "DWSLinear": lambda spec: layers.DWSLinear(spec, 4, 3),
+    "DWSLinear max": lambda spec: layers.DWSLinear(spec, 4, 3, reduction="max"),
+    "LayerNorm": lambda spec: layers.LayerNorm(spec, 4),
+    "LayerNorm shared": lambda spec: layers.LayerNorm(spec, 4, per_layer=False),
+    "OutputScale": lambda spec: layers.OutputScale(spec, 4),
+    "LayerEncoding": lambda spec: layers.LayerEncoding(spec, 4),
+    "InputOutputEncoding": lambda spec: layers.InputOutputEncoding(spec, 4),
+    "SinusoidalEncoding": lambda spec: layers.SinusoidalEncoding(spec, 4),
+    "FourierFeatures": lambda spec: layers.FourierFeatures(spec, 4, 3, scale=0.3),
+    "Project": lambda spec: layers.Project(spec, 4, 3),
+    "Unproject": lambda spec: layers.Unproject(spec, 4, 3),
+    "FeedForward": lambda spec: layers.FeedForward(spec, 4, 6),
+    "FeedForward shared": lambda spec: layers.FeedForward(spec, 4, 6, mlp="shared"),
+    "SelfAttention NP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2),
+    "SelfAttention HNP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, symmetry="HNP"),
+    "SelfAttention full": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, global_term="full"),
+    "Block NP": lambda spec: layers.Block(spec, 4, 6, 2),
+    "Block HNP": lambda spec: layers.Block(spec, 4, 6, 2, symmetry="HNP", mlp="shared"),
+}
+INVARIANT = {
+    "NPPool": lambda spec: layers.NPPool(spec, 4),
+    "HNPPool": lambda spec: layers.HNPPool(spec, 4),
+    "HNPPool max": lambda spec: layers.HNPPool(spec, 4, reduction="max"),
+    "StatFeatures": lambda spec: layers.StatFeatures(spec, 4),
+    "CrossAttention": lambda spec: layers.WeightSpaceCrossAttention(spec, 4, 6, 3, 2),
+}
+ALL = {**EQUIVARIANT, **INVARIANT}
+SPECS = [NetworkSpec.mlp([2, 3, 3, 1]), NetworkSpec.cnn([1, 3, 2], (2, 2), dense=[2])]
+
+
+def test_every_public_layer_is_checked_here():
+    checked = {type(make(SPECS[0])).__name__ for make in ALL.values()}
+    assert checked == set(layers.__all__)
+
+
+@pytest.mark.parametrize("name", EQUIVARIANT)
+@settings(deadline=None, max_examples=15)
+@given(spec=network_specs(), seed=st.integers(0, 100))
+def test_equivariant_in_both_precisions(name, spec, seed):
+    layer = EQUIVARIANT[name](spec)
+    assert_equivariant(layer, seed=seed, trials=2)
+    assert_equivariant(layer.double(), seed=seed, trials=2)
+
+
+@pytest.mark.parametrize("name", INVARIANT)
+@settings(deadline=None, max_examples=15)
+@given(spec=network_specs(), seed=st.integers(0, 100))
+def test_invariant_in_both_precisions(name, spec, seed):
+    layer = INVARIANT[name](spec)
+    assert_invariant(layer.float(), seed=seed, trials=2)
+    assert_invariant(layer.double(), seed=seed, trials=2)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", ALL)
+def test_gradients_are_finite_and_reach_every_parameter(name, spec):
+    layer = ALL[name](spec).double()
+    features = random_features(getattr(layer, "in_spec", spec), 4)
+    features.tensor.requires_grad_()
+    result = layer(features)
+    output = result.tensor if isinstance(result, WeightSpaceFeatures) else result
+    output.square().sum().backward()
+    for tensor in (features.tensor, *layer.parameters()):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", ALL)
+def test_state_dicts_and_copies_carry_the_whole_layer(name, spec):
+    layer, other = ALL[name](spec).double(), ALL[name](spec).double()
+    other.load_state_dict(layer.state_dict())
+    features = random_features(getattr(layer, "in_spec", spec), 4)
+    result, *again = (m(features) for m in (layer, other, copy.deepcopy(layer)))
+    for same in again:
+        if isinstance(result, WeightSpaceFeatures):
+            assert torch.equal(same.tensor, result.tensor)
+        else:
+            assert torch.equal(same, result)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_describes_itself_and_refuses_other_networks(name):
+    layer = ALL[name](SPECS[0])
+    assert layer.spec == SPECS[0]
+    assert layer.symmetry in ("NP", "HNP")
+    assert layer.in_channels == 4
+    assert layer.out_channels > 0
+    if not name.startswith("Block"):  # a block's parts say it
+        with pytest.raises(ValueError, match=r"expected networks .* but received"):
+            layer.float()(random_features(NetworkSpec.mlp([5, 5]), 4, dtype=torch.float32))

@@ -1,0 +1,88 @@
+import pytest
+import torch
+from hypothesis import given
+
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.testing import random_features
+from strategies import network_specs
+
+SPEC = NetworkSpec.mlp([2, 3, 1])
+
+
+@given(spec=network_specs())
+def test_round_trips_are_exact(spec):
+    features = random_features(spec, channels=1)
+    for again in (
+        WeightSpaceFeatures.from_vectors(spec, features.to_vectors()),
+        WeightSpaceFeatures.from_state_dicts(features.to_state_dicts(), spec),
+        WeightSpaceFeatures.from_tensors(spec, features.weights, features.biases),
+    ):
+        assert torch.equal(again.tensor, features.tensor)
+
+
+@given(spec=network_specs())
+def test_layer_views_have_their_shapes_and_share_memory(spec):
+    features = random_features(spec, channels=3, batch=2)
+    for layer, weight, bias in zip(spec.layers, features.weights, features.biases, strict=True):
+        assert weight.shape == (2, *layer.weight_shape, 3)
+        assert bias.shape == (2, layer.out_neurons if layer.has_bias else 0, 3)
+        assert weight.untyped_storage().data_ptr() == features.tensor.untyped_storage().data_ptr()
+
+
+def test_stack_joins_weights_and_gradients_as_channels():
+    weights, gradients = random_features(SPEC, seed=1), random_features(SPEC, seed=2)
+    stacked = WeightSpaceFeatures.stack([weights, gradients])
+    assert stacked.num_channels == 2
+    assert torch.equal(stacked.weights[0][..., 1], gradients.weights[0][..., 0])
+
+
+def test_arithmetic_indexing_and_movement():
+    x, y = random_features(SPEC, seed=1), random_features(SPEC, seed=2)
+    torch.testing.assert_close((x + y - y).tensor, x.tensor)
+    torch.testing.assert_close((2 * x).tensor, (x + x).tensor)
+    torch.testing.assert_close((x * y).tensor, x.tensor * y.tensor)
+    assert torch.equal((-x).tensor, -x.tensor)
+    assert len(x[0]) == 1
+    assert torch.equal(x[[1, 0]].tensor, x.tensor.flip(0))
+    assert x.to(torch.float32).tensor.dtype == torch.float32
+    assert torch.equal(WeightSpaceFeatures.concatenate([x[0], x[1]]).tensor, x.tensor)
+    assert torch.equal(x.map(torch.relu).tensor, x.tensor.relu())
+    assert not x.map(lambda t: t.requires_grad_()).detach().tensor.requires_grad
+    assert "2 networks 2->3, 3->1" in repr(x)
+
+
+def test_parameters_to_vector_order():
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    vector = torch.nn.utils.parameters_to_vector(module.parameters())
+    assert torch.equal(WeightSpaceFeatures.from_modules([module]).to_vectors()[0], vector.detach())
+
+
+WEIGHTS, BIASES = [torch.zeros(4, 3, 2, 1), torch.zeros(4, 1, 3, 1)], [torch.zeros(4, 3, 1), torch.zeros(4, 1, 1)]
+NAN = torch.zeros(2, SPEC.num_entries).index_put_((torch.tensor(1), torch.tensor(7)), torch.tensor(torch.nan))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WeightSpaceFeatures.from_tensors(SPEC, WEIGHTS[:1], BIASES), "Expected 2 weight and 2 bias"),
+        (lambda: WeightSpaceFeatures.from_tensors(SPEC, WEIGHTS[::-1], BIASES), r"= \(4, 3, 2, 1\), but got \(4, 1, 3"),
+        (lambda: WeightSpaceFeatures.from_tensors(SPEC, WEIGHTS, BIASES[::-1]), "biases of layer 1"),
+        (lambda: WeightSpaceFeatures.from_vectors(SPEC, torch.zeros(2, 4)), r"\(batch, 13\)"),
+        (lambda: WeightSpaceFeatures.from_vectors(SPEC, NAN), "bias of layer 1 of network 1 holds .nan"),
+        (lambda: WeightSpaceFeatures(SPEC, torch.zeros(2, 13)), r"shape \(batch, 13, channels\)"),
+        (lambda: WeightSpaceFeatures.from_modules([]), "at least one module"),
+        (lambda: WeightSpaceFeatures.from_state_dicts([]), "at least one state_dict"),
+        (lambda: WeightSpaceFeatures.stack([]), "at least one part"),
+        (lambda: WeightSpaceFeatures.concatenate([]), "at least one batch"),
+        (lambda: random_features(SPEC) + random_features(NetworkSpec.mlp([2, 1])), "expected networks 2->1 but received"),
+        (lambda: random_features(SPEC, 2).to_vectors(), "needs features of one channel, but these have 2"),
+        (lambda: WeightSpaceFeatures.from_state_dicts([{"layers.0.weight": torch.zeros(3, 2)}], SPEC), "key 'layers.0.bias'"),
+        (
+            lambda: WeightSpaceFeatures.from_state_dicts([random_features(NetworkSpec.mlp([2, 4, 1])).to_state_dicts()[0]], SPEC),
+            r"'layers.0.weight' to hold real numbers of shape \(3, 2\)",
+        ),
+    ],
+)
+def test_wrong_input_is_refused_with_the_reason(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
