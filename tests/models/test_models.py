@@ -1,0 +1,220 @@
+"""One contract for all models, and what each has of its own."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, models
+from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
+from strategies import network_specs
+
+NFT = {"channels": 8, "num_blocks": 2, "hidden_channels": 6, "num_heads": 2, "num_latents": 3, "latent_channels": 4}
+SPATIAL = {"channels": [4], "num_frequencies": 2, "grid_size": 3, "latent_channels": 4, "num_heads": 2}
+ARRAY = {k: NFT[k] for k in ("channels", "num_blocks", "hidden_channels", "num_heads", "latent_channels")}
+ARRAY |= {"grid_size": 2, "decoder_channels": 5}
+
+EQUIVARIANT = {
+    "NFT": lambda spec: models.NFT(spec, **NFT),
+    "NFT NP": lambda spec: models.NFT(spec, io_encoding=False, **NFT),
+    "NFT HNP": lambda spec: models.NFT(spec, symmetry="HNP", mlp="shared", **NFT),
+    "NFT full": lambda spec: models.NFT(spec, global_term="full", **NFT),
+    "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
+    "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
+    "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
+}
+INVARIANT = {
+    "NFT latents": lambda spec: models.NFT(spec, pooling="latents", **NFT),
+    "NFT cross": lambda spec: models.NFT(spec, pooling="cross_attention", head_channels=[5], **NFT),
+    "NFT NP pool": lambda spec: models.NFT(spec, pooling="NP", io_encoding=False, head_channels=[5], **NFT),
+    "NFT HNP pool": lambda spec: models.NFT(spec, pooling="HNP", symmetry="HNP", head_channels=[5], **NFT),
+    "NFN NP pool": lambda spec: models.NFN(spec, channels=(3,), io_encoding="none", pooling="NP", head_channels=[4]),
+    "NFN HNP pool": lambda spec: models.NFN(spec, channels=(3, 3), num_frequencies=2, pooling="HNP", head_channels=[4]),
+    "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2, invariant=True, out_channels=2),
+    "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
+    "SpatialNFN": lambda spec: models.SpatialNFN(spec, **SPATIAL),
+}
+AUTOENCODERS = {
+    "Inr2Array": lambda spec: models.Inr2Array(spec, **ARRAY),
+    "Inr2Array NFN": lambda spec: models.Inr2Array(spec, encoder="nfn", **ARRAY),
+    "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
+}
+ON_WEIGHTS = {**{f"{k} (equivariant)": v for k, v in EQUIVARIANT.items()}, **INVARIANT, **AUTOENCODERS}
+SPECS = [NetworkSpec.mlp([2, 3, 3, 1]), NetworkSpec.cnn([1, 3, 2], (2, 2), dense=[2])]
+
+
+def latent_classifier():
+    return models.LatentClassifier(4, 6, 3, channels=8, num_blocks=2, num_heads=2, hidden_channels=9)
+
+
+def test_every_public_model_is_checked_here():
+    checked = {type(make(SPECS[0])).__name__ for make in ON_WEIGHTS.values()} | {"LatentClassifier"}
+    assert checked == set(models.__all__)
+
+
+@pytest.mark.parametrize("name", EQUIVARIANT)
+@settings(deadline=None, max_examples=8)
+@given(spec=network_specs(), seed=st.integers(0, 100))
+def test_equivariant_in_both_precisions(name, spec, seed):
+    model = EQUIVARIANT[name](spec)
+    assert_equivariant(model, seed=seed, trials=2)
+    assert_equivariant(model.double(), seed=seed, trials=2)
+
+
+@pytest.mark.parametrize("name", INVARIANT)
+@settings(deadline=None, max_examples=8)
+@given(spec=network_specs(), seed=st.integers(0, 100))
+def test_invariant_in_both_precisions(name, spec, seed):
+    model = INVARIANT[name](spec)
+    assert_invariant(model, seed=seed, trials=2)
+    assert_invariant(model.double(), seed=seed, trials=2)
+
+
+@pytest.mark.parametrize("name", AUTOENCODERS)
+@settings(deadline=None, max_examples=8)
+@given(spec=network_specs())
+def test_latents_are_invariant(name, spec):
+    class Encoder(torch.nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model, self.spec, self.in_channels, self.symmetry = model, spec, 1, model.symmetry
+
+        def forward(self, features):
+            return self.model.encode(features)
+
+    encoder = Encoder(AUTOENCODERS[name](spec))
+    assert_invariant(encoder, trials=2)
+    assert_invariant(encoder.double(), trials=2)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", ON_WEIGHTS)
+def test_trains_copies_saves_and_loads(name, spec, tmp_path):
+    model = ON_WEIGHTS[name](spec)
+    features = random_features(spec, dtype=torch.float32)
+    output = as_tensor(model(features))
+    output.square().mean().backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+    model.eval()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.spec == spec
+    other = ON_WEIGHTS[name](spec)
+    other.load_state_dict(model.state_dict())
+    expected = as_tensor(model(features))
+    for same in (loaded, other.eval(), copy.deepcopy(model)):
+        assert torch.equal(as_tensor(same(features)), expected)
+
+
+@pytest.mark.parametrize("name", ON_WEIGHTS)
+def test_autocast_to_bfloat16_stays_close(name):
+    model = ON_WEIGHTS[name](SPECS[0]).eval()
+    features = random_features(SPECS[0], dtype=torch.float32)
+    expected = as_tensor(model(features))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = as_tensor(model(features))
+    assert (output.float() - expected).abs().max() < 0.1 * expected.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("name", ON_WEIGHTS)
+def test_refuses_other_networks(name):
+    with pytest.raises(ValueError, match=r"expected networks 2->3, 3->3, 3->1 but received 5->5"):
+        ON_WEIGHTS[name](SPECS[0])(random_features(NetworkSpec.mlp([5, 5]), dtype=torch.float32))
+
+
+def as_tensor(output):
+    return output.tensor if isinstance(output, WeightSpaceFeatures) else output
+
+
+SIREN = NetworkSpec.mlp([2, 32, 32, 1])
+SMALL_CNN = NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10])
+
+
+@pytest.mark.parametrize(
+    ("make", "millions", "tolerance"),
+    [
+        (lambda: models.NFT.editing(SIREN), 7, 0.03),
+        (lambda: models.Inr2Array.paper(SIREN), 22, 0.03),
+        (lambda: models.NFT.generalization(SMALL_CNN), 46, 0.05),
+    ],
+    ids=["editing", "Inr2Array", "generalization"],
+)
+def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, tolerance):
+    with torch.device("meta"):
+        model = make()
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert abs(count / 1e6 - millions) <= tolerance * millions
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: models.NFN.editing(SIREN, "HNP"),
+        lambda: models.NFN.classification(SIREN),
+        lambda: models.NFN.generalization(SMALL_CNN, "HNP"),
+        lambda: models.DWSNet.classification(SIREN),
+        lambda: models.NFT.editing(SIREN, symmetry="HNP"),
+        lambda: models.LatentClassifier(),
+    ],
+)
+def test_named_configurations_build(make):
+    with torch.device("meta"):
+        assert make().state_dict()
+
+
+def test_a_fresh_editor_hardly_changes_a_network():
+    features = 0.1 * random_features(SIREN, dtype=torch.float32)
+    delta = models.NFT(SIREN, channels=16, hidden_channels=16, num_heads=2)(features)
+    assert delta.tensor.abs().max() < 0.1
+
+
+def test_decoded_networks_stand_in_the_order_of_items_and_patches():
+    model = models.Inr2Array(SPECS[0], **ARRAY).eval()
+    latents = torch.randn(3, 4, 4)
+    decoded = model.decode(latents)
+    assert len(decoded) == 3 * 4
+    assert decoded.spec == SPECS[0]
+    one = model.decode(latents[1:2])
+    torch.testing.assert_close(decoded[list(range(4, 8))].tensor, one.tensor)
+
+
+def test_latent_classifier_reads_sequences(tmp_path):
+    model = latent_classifier().eval()
+    latents = torch.randn(5, 4, 6)
+    assert model(latents).shape == (5, 3)
+    assert not torch.allclose(model(latents), model(latents.flip(1)))  # latents have positions
+    model.save_pretrained(tmp_path)
+    assert torch.equal(models.LatentClassifier.from_pretrained(tmp_path)(latents), model(latents))
+    with pytest.raises(ValueError, match=r"\(batch, 4, 6\), but got \(5, 3, 6\)"):
+        model(latents[:, :3])
+
+
+def test_wrong_arguments_are_refused_with_the_reason(tmp_path):
+    spec = SPECS[0]
+    cases = [
+        (lambda: models.NFT(spec, channels=7), "even number of channels"),
+        (lambda: models.NFT(spec, channels=8, num_heads=3), "8 channels and 3 heads"),
+        (lambda: models.NFT(spec, pooling="max"), "pooling None, 'latents'"),  # pyright: ignore
+        (lambda: models.NFT(spec, mlp="own", channels=8), "mlp 'per_layer' or 'shared'"),  # pyright: ignore
+        (lambda: models.NFN(spec, pooling="max"), "pooling None, 'NP' or 'HNP'"),  # pyright: ignore
+        (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn'"),  # pyright: ignore
+        (lambda: models.Inr2Array(spec, **ARRAY).decode(torch.zeros(1, 3, 4)), r"\(batch, 4, 4\)"),
+        (lambda: models.SpatialNFN(spec, grid_size=2), "side 3 or more"),
+        (lambda: models.StatNN.from_pretrained(tmp_path), "has no config.json and no model.safetensors"),
+    ]
+    for make, message in cases:
+        with pytest.raises(ValueError, match=message):
+            make()
+
+
+def test_loading_the_wrong_class_or_name_is_refused_with_the_reason(tmp_path, monkeypatch):
+    models.StatNN(SPECS[0], head_channels=[4]).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="does not hold a NFT"):
+        models.NFT.from_pretrained(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="Found no model 'nobody/nothing'"):
+        models.NFT.from_pretrained("nobody/nothing", cache_dir=tmp_path, local_files_only=True)
