@@ -11,7 +11,7 @@ from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, models
 from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
 from strategies import network_specs
 
-NFT = {"channels": 8, "num_blocks": 2, "hidden_channels": 6, "num_heads": 2, "num_latents": 3, "latent_channels": 4}
+NFT = {"channels": 8, "num_blocks": 1, "hidden_channels": 6, "num_heads": 2, "num_latents": 3, "latent_channels": 4}
 SPATIAL = {"channels": [4], "num_frequencies": 2, "grid_size": 3, "latent_channels": 4, "num_heads": 2}
 ARRAY = {k: NFT[k] for k in ("channels", "num_blocks", "hidden_channels", "num_heads", "latent_channels")}
 ARRAY |= {"grid_size": 2, "decoder_channels": 5}

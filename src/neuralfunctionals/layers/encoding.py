@@ -37,7 +37,7 @@ class LayerEncoding(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "LayerEncoding")
-        return features + spread_over_entries(self.spec, self.encoding)
+        return features.with_tensor(features.tensor + spread_over_entries(self.spec, self.encoding))
 
 
 class InputOutputEncoding(nn.Module):
@@ -65,7 +65,8 @@ class InputOutputEncoding(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "InputOutputEncoding")
-        return features + _encode_ends(self.spec, self.input_encoding, self.output_encoding)
+        encoding = _encode_ends(self.spec, self.input_encoding, self.output_encoding)
+        return features.with_tensor(features.tensor + encoding)
 
 
 class SinusoidalEncoding(nn.Module):

@@ -75,4 +75,4 @@ class OutputScale(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "OutputScale")
-        return features * spread_over_entries(self.spec, self.scale)
+        return features.with_tensor(features.tensor * spread_over_entries(self.spec, self.scale))

@@ -17,6 +17,7 @@ class _KernelMap(nn.Module):
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, folds_input: bool) -> None:
         super().__init__()
         self.spec = spec
+        self.skeleton = spec.without_kernels()
         self.in_channels, self.out_channels = in_channels, out_channels
         self.folds_input = folds_input
         self.maps = nn.ModuleList()
@@ -26,10 +27,6 @@ class _KernelMap(nn.Module):
             # A layer without kernel that keeps its width has nothing to fold: the paper's parameter count agrees.
             keeps = len(group.shape) == len(group.axes) and in_channels == out_channels
             self.maps.append(nn.Identity() if keeps else nn.Linear(*sizes))
-
-    @property
-    def skeleton(self) -> NetworkSpec:
-        return self.spec.without_kernels()
 
     def _convert(self, tensor: Tensor) -> Tensor:
         parts = []

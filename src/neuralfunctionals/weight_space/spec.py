@@ -108,6 +108,8 @@ class NetworkSpec:
                     f"{after.in_neurons} incoming ones. Neighbouring layers must fit; a convolution that is "
                     "flattened over its positions does not: pool over all positions before the dense layers."
                 )
+        # Computed now: torch.compile cannot enter the lock of a cached property.
+        _ = self.widths, self.groups
 
     # Making specs.
 
