@@ -35,11 +35,11 @@ def self_attention(layer, features, terms=(1, 2, 3)):
                     if spec.layers[i - 1].has_bias:
                         b[i, j] = project(layer, x.biases[i - 1][0, j], i, j, None, h, c)
             Y, z = attention_of_one_head(spec, W, b, terms, layer.global_term, layer.reduction)
-            view = WeightSpaceFeatures(spec, result)
+            views = {(g.kind, g.layer): WeightSpaceFeatures(spec, result).group(g)[0] for g in spec.groups}
             for (i, j, k), value in Y.items():
-                view.weights[i - 1][0, j, k, h * c : (h + 1) * c] = value
+                views["weight", i][j, k, h * c : (h + 1) * c] = value
             for (i, j), value in z.items():
-                view.biases[i - 1][0, j, h * c : (h + 1) * c] = value
+                views["bias", i][j, h * c : (h + 1) * c] = value
         out.append(result)
     return torch.cat(out)
 

@@ -88,17 +88,21 @@ class WeightSpaceSelfAttention(nn.Module):
         features.require_spec(self.spec, "WeightSpaceSelfAttention")
         features = self.project(features)
         qkv = features.with_tensor(self.to_qkv(features))
-        terms: list[list[Tensor]] = [[] for _ in self.skeleton.groups]
+        parts = qkv.split()
+        terms: list[list[Tensor]] = [[] for _ in parts]
         for axis in range(self.skeleton.num_layers + 1):
-            self._add_axis_term(qkv, axis, terms)
-        self._add_global_term(qkv, terms)
+            self._add_axis_term(parts, axis, terms)
+        if self.global_term == "full":
+            self._add_full_term(qkv, terms)
+        elif self.global_term == "reduced":
+            self._add_reduced_term(parts, terms)
         output = join_groups(self.skeleton, [sum(t[1:], start=t[0]) for t in terms])
         return self.unproject(features.with_tensor(output))
 
-    def _add_axis_term(self, qkv: WeightSpaceFeatures, axis: int, terms: list[list[Tensor]]) -> None:
+    def _add_axis_term(self, parts: list[Tensor], axis: int, terms: list[list[Tensor]]) -> None:
         """Attention between all vectors over the neurons of one layer."""
         groups = [(n, g) for n, g in enumerate(self.skeleton.groups) if axis in g.axes]
-        vectors = torch.cat([self._to_vectors(qkv.group(g), g, axis) for _, g in groups], dim=3)
+        vectors = torch.cat([self._to_vectors(parts[n], g, axis) for n, g in groups], dim=3)
         q, k, v = vectors.unbind(0)
         outputs = self._attend(q, k, v).split([g.size // g.shape[g.axes.index(axis)] for _, g in groups], dim=2)
         for (n, group), output in zip(groups, outputs, strict=True):
@@ -120,17 +124,18 @@ class WeightSpaceSelfAttention(nn.Module):
             return rearrange(x, "B H T (n c) -> B n T (H c)", n=n)
         return rearrange(x, "B H T (n c) -> B T n (H c)", n=n)
 
-    def _add_global_term(self, qkv: WeightSpaceFeatures, terms: list[list[Tensor]]) -> None:
-        groups = self.skeleton.groups
-        if self.global_term == "full":
-            output = qkv.with_tensor(self._attend_tokens(qkv.tensor))
-            for n, group in enumerate(groups):
-                terms[n].append(output.group(group))
-        elif self.global_term == "reduced":
-            pooled = [qkv.tensor[:, g.start : g.stop] for g in groups]
-            pooled = [p.mean(1) if self.reduction == "mean" else p.sum(1) for p in pooled]
-            for n, (group, output) in enumerate(zip(groups, self._attend_tokens(torch.stack(pooled, 1)).unbind(1), strict=True)):
-                terms[n].append(output[(slice(None), *[None] * len(group.axes))])
+    def _add_full_term(self, qkv: WeightSpaceFeatures, terms: list[list[Tensor]]) -> None:
+        """Attention between all entries."""
+        for term, output in zip(terms, qkv.with_tensor(self._attend_tokens(qkv.tensor)).split(), strict=True):
+            term.append(output)
+
+    def _add_reduced_term(self, parts: list[Tensor], terms: list[list[Tensor]]) -> None:
+        """Attention between one summary of each group, added to all entries of the group."""
+        entries = [part.flatten(1, -2) for part in parts]
+        pooled = [x.mean(1) if self.reduction == "mean" else x.sum(1) for x in entries]
+        outputs = self._attend_tokens(torch.stack(pooled, dim=1)).unbind(1)
+        for term, group, output in zip(terms, self.skeleton.groups, outputs, strict=True):
+            term.append(output[(slice(None), *[None] * len(group.axes))])
 
     def _attend_tokens(self, qkv: Float[Tensor, "B T C3"]) -> Float[Tensor, "B T C"]:
         q, k, v = rearrange(qkv, "B T (s H c) -> s B H T c", s=3, H=self.num_heads)
@@ -139,7 +144,7 @@ class WeightSpaceSelfAttention(nn.Module):
     def _attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B H T d"], v: Float[Tensor, "B H T d"]
     ) -> Float[Tensor, "B H T d"]:
-        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
         return F.dropout(scores.softmax(-1), self.dropout, self.training) @ v
 
     def extra_repr(self) -> str:
@@ -172,8 +177,7 @@ class _NeuronDependentLinear(nn.Module):
         if not self.fixed:
             return self.shared(features.tensor)
         parts = []
-        for group in self.spec.groups:
-            x = features.group(group)
+        for group, x in zip(self.spec.groups, features.split(), strict=True):
             maps = [(group.axes.index(a), n) for n, a in enumerate(self.fixed) if a in group.axes]
             own = [self._map_along(x, place, n) for place, n in maps]
             parts.append(sum(own[1:], start=own[0]) if own else self.shared(x))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
+from neuralfunctionals.layers.cpu_kernels import feed_forward
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -43,6 +44,8 @@ class FeedForward(nn.Module):
             raise ValueError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
         self.spec = spec
         self.in_channels = self.out_channels = channels
+        self.dropout = dropout
+        self.sizes = [g.size for g in spec.groups] if mlp == "per_layer" else [spec.num_entries]
         self.mlps = nn.ModuleList(
             nn.Sequential(
                 nn.Linear(channels, hidden_channels),
@@ -51,15 +54,18 @@ class FeedForward(nn.Module):
                 nn.Linear(hidden_channels, channels),
                 nn.Dropout(dropout),
             )
-            for _ in range(len(spec.groups) if mlp == "per_layer" else 1)
+            for _ in self.sizes
         )
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "FeedForward")
-        if len(self.mlps) == 1:
-            return features.map(self.mlps[0])
-        slices = (features.tensor[:, g.start : g.stop] for g in self.spec.groups)
-        return features.with_tensor(torch.cat([f(x) for f, x in zip(self.mlps, slices, strict=True)], dim=1))
+        x = features.tensor
+        dropout_acts = self.training and self.dropout > 0
+        if x.device.type == "cpu" and not dropout_acts and not torch.is_autocast_enabled("cpu"):
+            parameters = [p for mlp in self.mlps for p in mlp.parameters()]
+            return features.with_tensor(feed_forward(x, self.sizes, parameters))
+        parts = zip(self.mlps, x.split(self.sizes, dim=1), strict=True)
+        return features.with_tensor(torch.cat([mlp(part) for mlp, part in parts], dim=1))
 
 
 class Block(nn.Module):

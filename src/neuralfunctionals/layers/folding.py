@@ -14,7 +14,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry
 
 Reduction = Literal["mean", "sum", "max"]
 
@@ -41,15 +41,14 @@ class FoldedGroup:
             for g in spec.groups
         ]
 
-    def read(self, features: WeightSpaceFeatures) -> Float[Tensor, "B *_axes D"]:
+    def fold_fixed(self, x: Float[Tensor, "B *_shape C"]) -> Float[Tensor, "B *_axes D"]:
         """The group's values, permutable axes first, everything else folded into the channels."""
-        x = features.group(self.group)
         if self._fixed_axis_first:
             x = x.movedim(1, 2)
         return x.flatten(1 + len(self.axes))
 
-    def write(self, x: Float[Tensor, "B *_axes D"]) -> Float[Tensor, "B *_shape C"]:
-        """The inverse of `read`, for any number of channels."""
+    def unfold_fixed(self, x: Float[Tensor, "B *_axes D"]) -> Float[Tensor, "B *_shape C"]:
+        """The inverse of `fold_fixed`, for any number of channels."""
         shape = self.group.shape
         if self._fixed_axis_first:
             return x.unflatten(-1, (shape[0], *shape[2:], -1)).movedim(2, 1)

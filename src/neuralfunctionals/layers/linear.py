@@ -40,8 +40,7 @@ class Pointwise(nn.Module):
         features.require_spec(self.spec, "Pointwise")
         if len(self.maps) == 1:
             return features.map(self.maps[0])
-        slices = (features.tensor[:, g.start : g.stop] for g in self.spec.groups)
-        return features.with_tensor(torch.cat([f(x) for f, x in zip(self.maps, slices, strict=True)], dim=1))
+        return features.with_tensor(join_groups(self.spec, [f(x) for f, x in zip(self.maps, features.split(), strict=True)]))
 
     def extra_repr(self) -> str:
         return f"{self.spec}"
@@ -114,7 +113,7 @@ class _EquivariantLinear(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, type(self).__name__)
-        values = [group.read(features) for group in self.groups]
+        values = [group.fold_fixed(x) for group, x in zip(self.groups, features.split(), strict=True)]
         outputs = self._from_network(values)
         for axis in self.axes:
             self._add_from_neurons(axis, values, outputs)
@@ -141,7 +140,7 @@ class _EquivariantLinear(nn.Module):
     def _join(self, values: list[Tensor], outputs: list[Tensor]) -> Float[Tensor, "B N D"]:
         # A group that has no permutable axis, or whose terms all broadcast, takes its shape here.
         shaped = [
-            g.write(y.expand(*x.shape[:-1], y.shape[-1]))
+            g.unfold_fixed(y.expand(*x.shape[:-1], y.shape[-1]))
             for g, x, y in zip(self.groups, values, outputs, strict=True)
         ]
         return join_groups(self.spec, shaped)

@@ -26,7 +26,8 @@ class _Pool(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
         features.require_spec(self.spec, type(self).__name__)
-        return torch.cat([g.pool(g.read(features), (), self.reduction) for g in self.groups], dim=-1)
+        pairs = zip(self.groups, features.split(), strict=True)
+        return torch.cat([g.pool(g.fold_fixed(x), (), self.reduction) for g, x in pairs], dim=-1)
 
     def extra_repr(self) -> str:
         return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
@@ -88,8 +89,7 @@ class StatFeatures(nn.Module):
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
         features.require_spec(self.spec, "StatFeatures")
         statistics = []
-        for group in self.spec.groups:
-            x = features.tensor[:, group.start : group.stop]
+        for x in (part.flatten(1, -2) for part in features.split()):
             quantiles = torch.quantile(x, self.quantiles.to(x.dtype), dim=1)
             statistics += [x.mean(1), x.var(1, correction=0), *quantiles]
         return torch.cat(statistics, dim=-1)

@@ -29,18 +29,15 @@ class _KernelMap(nn.Module):
             self.maps.append(nn.Identity() if keeps else nn.Linear(*sizes))
 
     def _convert(self, tensor: Tensor) -> Tensor:
-        parts = []
-        start = 0
-        for group, linear in zip(self.spec.groups, self.maps, strict=True):
+        outputs = []
+        sizes = [g.size if self.folds_input else g.size // g.kernel_size for g in self.spec.groups]
+        for group, linear, part in zip(self.spec.groups, self.maps, tensor.split(sizes, dim=1), strict=True):
             k = group.kernel_size
-            num_tokens = group.size if self.folds_input else group.size // k
-            part = tensor[:, start : start + num_tokens]
             if self.folds_input:
-                parts.append(linear(part.unflatten(1, (-1, k)).flatten(2)))
+                outputs.append(linear(part.unflatten(1, (-1, k)).flatten(2)))
             else:
-                parts.append(linear(part).unflatten(2, (k, self.out_channels)).flatten(1, 2))
-            start += num_tokens
-        return torch.cat(parts, dim=1)
+                outputs.append(linear(part).unflatten(2, (k, self.out_channels)).flatten(1, 2))
+        return torch.cat(outputs, dim=1)
 
     def extra_repr(self) -> str:
         return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
