@@ -35,7 +35,8 @@ def test_the_cpu_operators_keep_the_rules_of_custom_operators():
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     shapes = [(4, 3), (4,), (3, 4), (3,)] * 2
     parameters = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    torch.library.opcheck(torch.ops.neuralfunctionals.feed_forward, (x, [5, 2], parameters))
+    mask = torch.rand(14, 4, dtype=torch.float64)
+    torch.library.opcheck(torch.ops.neuralfunctionals.feed_forward, (x, [5, 2], parameters, mask))
     torch.autograd.gradcheck(lambda x, *p: cpu_kernels.feed_forward(x, [5, 2], list(p)), (x, *parameters))
 
 

@@ -10,6 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.layers.cpu_kernels import AxisPlan, axis_attention
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -82,31 +83,36 @@ class WeightSpaceSelfAttention(nn.Module):
         self.skeleton = spec.without_kernels()
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
+        self.plan = AxisPlan.of(self.skeleton, num_heads)
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "WeightSpaceSelfAttention")
         features = self.project(features)
         qkv = features.with_tensor(self.to_qkv(features))
+        if qkv.tensor.device.type == "cpu":
+            dropout = self.dropout if self.training else 0.0
+            output = features.with_tensor(axis_attention(qkv.tensor, self.plan, dropout))
+        else:
+            output = self.attend_along_axes(qkv)
+        if self.global_term == "full":
+            output = output + qkv.map(self._attend_tokens)
+        elif self.global_term == "reduced":
+            output = output + self._attend_between_groups(features, qkv)
+        return self.unproject(output)
+
+    def attend_along_axes(self, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The first two terms: attention between all vectors over the neurons of one layer, for every layer."""
         parts = qkv.split()
         terms: list[list[Tensor]] = [[] for _ in parts]
         for axis in range(self.skeleton.num_layers + 1):
-            self._add_axis_term(parts, axis, terms)
-        if self.global_term == "full":
-            self._add_full_term(qkv, terms)
-        elif self.global_term == "reduced":
-            self._add_reduced_term(parts, terms)
-        output = join_groups(self.skeleton, [sum(t[1:], start=t[0]) for t in terms])
-        return self.unproject(features.with_tensor(output))
-
-    def _add_axis_term(self, parts: list[Tensor], axis: int, terms: list[list[Tensor]]) -> None:
-        """Attention between all vectors over the neurons of one layer."""
-        groups = [(n, g) for n, g in enumerate(self.skeleton.groups) if axis in g.axes]
-        vectors = torch.cat([self._to_vectors(parts[n], g, axis) for n, g in groups], dim=3)
-        q, k, v = vectors.unbind(0)
-        outputs = self._attend(q, k, v).split([g.size // g.shape[g.axes.index(axis)] for _, g in groups], dim=2)
-        for (n, group), output in zip(groups, outputs, strict=True):
-            terms[n].append(self._from_vectors(output, group, axis))
+            groups = [(n, g) for n, g in enumerate(self.skeleton.groups) if axis in g.axes]
+            vectors = torch.cat([self._to_vectors(parts[n], g, axis) for n, g in groups], dim=3)
+            q, k, v = vectors.unbind(0)
+            outputs = self._attend(q, k, v).split([g.size // g.shape[g.axes.index(axis)] for _, g in groups], dim=2)
+            for (n, group), output in zip(groups, outputs, strict=True):
+                terms[n].append(self._from_vectors(output, group, axis))
+        return qkv.with_tensor(join_groups(self.skeleton, [sum(t[1:], start=t[0]) for t in terms]))
 
     def _to_vectors(self, x: Tensor, group: Group, axis: int) -> Float[Tensor, "3 B H T nc"]:
         h = self.num_heads
@@ -124,18 +130,15 @@ class WeightSpaceSelfAttention(nn.Module):
             return rearrange(x, "B H T (n c) -> B n T (H c)", n=n)
         return rearrange(x, "B H T (n c) -> B T n (H c)", n=n)
 
-    def _add_full_term(self, qkv: WeightSpaceFeatures, terms: list[list[Tensor]]) -> None:
-        """Attention between all entries."""
-        for term, output in zip(terms, qkv.with_tensor(self._attend_tokens(qkv.tensor)).split(), strict=True):
-            term.append(output)
-
-    def _add_reduced_term(self, parts: list[Tensor], terms: list[list[Tensor]]) -> None:
-        """Attention between one summary of each group, added to all entries of the group."""
-        entries = [part.flatten(1, -2) for part in parts]
-        pooled = [x.mean(1) if self.reduction == "mean" else x.sum(1) for x in entries]
-        outputs = self._attend_tokens(torch.stack(pooled, dim=1)).unbind(1)
-        for term, group, output in zip(terms, self.skeleton.groups, outputs, strict=True):
-            term.append(output[(slice(None), *[None] * len(group.axes))])
+    def _attend_between_groups(self, features: WeightSpaceFeatures, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The reduced third term: attention between one summary of each group, given to all entries of the group."""
+        # With one projection for all entries, the mean of the projections is the projection of the mean.
+        early = self.reduction == "mean" and self.symmetry == "NP"
+        entries = [part.flatten(1, -2) for part in (features if early else qkv).split()]
+        pooled = torch.stack([x.mean(1) if self.reduction == "mean" else x.sum(1) for x in entries], dim=1)
+        outputs = self._attend_tokens(self.to_qkv.shared(pooled) if early else pooled).unbind(1)
+        spread = [y[:, None].expand(-1, g.size, -1) for g, y in zip(self.skeleton.groups, outputs, strict=True)]
+        return features.with_tensor(torch.cat(spread, dim=1))
 
     def _attend_tokens(self, qkv: Float[Tensor, "B T C3"]) -> Float[Tensor, "B T C"]:
         q, k, v = rearrange(qkv, "B T (s H c) -> s B H T c", s=3, H=self.num_heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
@@ -60,10 +61,10 @@ class FeedForward(nn.Module):
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "FeedForward")
         x = features.tensor
-        dropout_acts = self.training and self.dropout > 0
-        if x.device.type == "cpu" and not dropout_acts and not torch.is_autocast_enabled("cpu"):
+        if x.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
             parameters = [p for mlp in self.mlps for p in mlp.parameters()]
-            return features.with_tensor(feed_forward(x, self.sizes, parameters))
+            dropout = self.dropout if self.training else 0.0
+            return features.with_tensor(F.dropout(feed_forward(x, self.sizes, parameters, dropout), dropout))
         parts = zip(self.mlps, x.split(self.sizes, dim=1), strict=True)
         return features.with_tensor(torch.cat([mlp(part) for mlp, part in parts], dim=1))
 
