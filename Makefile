@@ -23,7 +23,8 @@ lint: install
 	.venv/bin/pyright
 
 test: lint
-	$(TEST) -m "not slow" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
+	$(TEST) -m "not slow and not bad_input" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
+	$(TEST) -m "not slow and bad_input"
 
 test-slow: install
 	$(TEST) -m slow

@@ -109,11 +109,11 @@ def gemm_steps(name: str, channels: int, batch: int) -> dict[str, Callable[[], N
 
     def forward() -> None:
         for x, w, _ in operands:
-            x @ w
+            _ = x @ w
 
     def forward_backward() -> None:
         for x, w, y in operands:
-            x @ w, y @ w.T, x.T @ y
+            _ = x @ w, y @ w.T, x.T @ y
 
     return {"forward": forward, "forward+backward": forward_backward}
 
@@ -202,7 +202,10 @@ def print_table(rows: list[dict]) -> None:
         gemm = "" if r["share_of_gemm_rate"] is None else f"{r['share_of_gemm_rate']:.0%}"
         memory = "" if r["memory_ratio"] is None else f"{r['memory_ratio']:.2f}x"
         print(f"{r['spec']:6} {r['channels']:4} {r['mode']:14} {r['direction']:17} {r['ours_ms']:9.1f}", end="")
-        print(f" {r['nfn_eager_ms']:9.1f} {r['times_nfn_eager']:5.2f}x {r['times_nfn_same_mode']:6.2f}x {gemm:>6} {memory:>7}")
+        print(
+            f" {r['nfn_eager_ms']:9.1f} {r['times_nfn_eager']:5.2f}x {r['times_nfn_same_mode']:6.2f}x"
+            f" {gemm:>6} {memory:>7}"
+        )
     print("x nfn: speed against nfn eager in float32; x same: against nfn in the same mode;")
     print("GEMM: share of the rate of plain matrix products; memory: peak of forward+backward, eager, against nfn.")
 
@@ -233,7 +236,9 @@ def plot_growth(path: str, repeats: int) -> dict[str, list]:
         found[name] = [xs, [round(t, 2) for t in times]]
         entries = [b * NetworkSpec.mlp(w).num_entries for w, b in cases]
         axis.loglog(xs, times, "o-", label="forward + backward")
-        axis.loglog(xs, [times[-1] * e / entries[-1] for e in entries], "--", color="grey", label="in proportion to entries")
+        axis.loglog(
+            xs, [times[-1] * e / entries[-1] for e in entries], "--", color="grey", label="in proportion to entries"
+        )
         axis.set_xlabel(name)
         axis.set_xticks(xs, [str(x) for x in xs])
         axis.minorticks_off()

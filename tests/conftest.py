@@ -1,10 +1,21 @@
-"""Fixed seeds and one thread for every test."""
+"""Fixed seeds and one thread for every test; what is wrong on purpose is told apart."""
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.load_profile("project")
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that something is refused hand over wrong types, which checked annotations would refuse first."""
+    for item in items:
+        if "refuse" in item.name:
+            item.add_marker("bad_input")

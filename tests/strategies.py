@@ -1,18 +1,21 @@
 """Random small networks: widths 1 to 5, equal and unit widths, kernels of one to three dimensions."""
 
+import itertools
+
 from hypothesis import strategies as st
 
 from neuralfunctionals import LayerSpec, NetworkSpec
 
 widths = st.integers(1, 4)
+always = st.just(True)
 
 
 @st.composite
-def mlp_specs(draw, min_layers=1, max_layers=4, biases=st.just(True)):
+def mlp_specs(draw, min_layers=1, max_layers=4, biases=always):
     sizes = draw(st.lists(widths, min_size=min_layers + 1, max_size=max_layers + 1))
     if draw(st.booleans()):  # equal widths, where index bugs hide
         sizes = [sizes[0]] * len(sizes)
-    pairs = zip(sizes, sizes[1:], strict=False)
+    pairs = itertools.pairwise(sizes)
     return NetworkSpec(tuple(LayerSpec(o, i, (), draw(biases), f"layers.{n}") for n, (i, o) in enumerate(pairs)))
 
 

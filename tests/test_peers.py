@@ -84,7 +84,7 @@ def hnp_maps(L):
         if i == L - 1:
             for kind in ("weight", "bias"):
                 name, segments = maps[kind, i]["neurons"][i]
-                maps[kind, i]["neurons"][i] = (name, segments + [("weight", L, True)])
+                maps[kind, i]["neurons"][i] = (name, [*segments, ("weight", L, True)])
     maps["weight", 1] = {"network": ("w0_rbdcst", network), "neurons": {1: ("w0_rpt", first)}}
     maps["bias", 1] = {"network": ("bias_0_rc", network), "neurons": {1: ("bias_0", first)}}
     maps["weight", L] = {"network": ("wfin_cbdcst", network), "neurons": {L - 1: ("wfin_cpt", last)}}

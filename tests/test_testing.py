@@ -138,7 +138,7 @@ def test_minimality_rejects_layers_with_too_many_symmetries(spec):
         (NaiveSelfAttention(spec), first),
         (attention, first),
         (layers.Pointwise(spec, 2, 2), "changing places without their columns"),
-        (RowsAndColumnsApart(spec), "neurons of layer 1 permuted in the weight of layer 1 alone"),
+        (RowsAndColumnsApart(spec), "neurons of layer 1 permuted in the weight of layer 1, alone"),
     ]:
         assert_equivariant(module)
         with pytest.raises(AssertionError, match=f"not minimal.*{reason}"):

@@ -75,9 +75,9 @@ def assert_equivariant(
             if _exceeds(difference, moved.tensor, tolerance):
                 group = max(moved.spec.groups, key=lambda g: difference[:, g.start : g.stop].max().item())
                 raise AssertionError(
-                    f"{type(module).__name__} is not {subject.symmetry}-equivariant: permuting neurons before and after "
-                    f"it differs by {difference.max():.3g}, most in the {group.kind} of layer {group.layer} (outputs up "
-                    f"to {moved.tensor.abs().max():.3g}, permutation {trial} of seed {seed})."
+                    f"{type(module).__name__} is not {subject.symmetry}-equivariant: permuting neurons before and "
+                    f"after it differs by {difference.max():.3g}, most in the {group.kind} of layer {group.layer} "
+                    f"(outputs up to {moved.tensor.abs().max():.3g}, permutation {trial} of seed {seed})."
                 )
 
 
@@ -105,8 +105,9 @@ def assert_invariant(
             difference = (plain - permuted).abs()
             if _exceeds(difference, plain, tolerance):
                 raise AssertionError(
-                    f"{type(module).__name__} is not {subject.symmetry}-invariant: permuting neurons changes its output "
-                    f"by {difference.max():.3g} (outputs up to {plain.abs().max():.3g}, permutation {trial} of seed {seed})."
+                    f"{type(module).__name__} is not {subject.symmetry}-invariant: permuting neurons changes its "
+                    f"output by {difference.max():.3g} (outputs up to {plain.abs().max():.3g}, permutation {trial} "
+                    f"of seed {seed})."
                 )
 
 
@@ -239,9 +240,11 @@ def _false_symmetries(
         permutes = axis not in spec.fixed_axes(symmetry)
         moved_alone = ([[g] for g in touching] if len(touching) > 1 else []) if permutes else [touching]
         for moved in moved_alone if width > 1 else []:
+            arrays = " and ".join(f"{g.kind} of layer {g.layer}" for g in moved)
+            ending = "alone" if permutes else "though they are fixed"
             for _ in range(trials):
-                name = f"neurons of layer {axis} permuted in the {' and '.join(f'{g.kind} of layer {g.layer}' for g in moved)}"
-                yield name + (" alone" if permutes else ", though they are fixed"), _permute_axis(spec, axis, moved, generator), False
+                name = f"neurons of layer {axis} permuted in the {arrays}, {ending}"
+                yield name, _permute_axis(spec, axis, moved, generator), False
 
 
 def _swap(spec: NetworkSpec, a: Any, b: Any) -> Tensor:

@@ -177,9 +177,7 @@ def to_places(spec, folded, entries):
     array = entries[group.start : group.stop].reshape(*group.shape, -1)
     places = {}
     for neurons in itertools.product(*(range(spec.widths[a]) for a in folded.axes)):
-        index = tuple(
-            neurons[folded.axes.index(a)] if a in folded.axes else slice(None) for a in group.axes
-        )
+        index = tuple(neurons[folded.axes.index(a)] if a in folded.axes else slice(None) for a in group.axes)
         places[neurons] = array[index].flatten()
     return places
 

@@ -1,9 +1,9 @@
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
 from neuralfunctionals import NetworkSpec
 from neuralfunctionals.layers import LayerEncoding, WeightSpaceSelfAttention, cpu_kernels
 from neuralfunctionals.testing import assert_equivariant, assert_minimal, random_features
@@ -12,7 +12,7 @@ from strategies import mlp_specs, network_specs
 symmetries = st.sampled_from(["NP", "HNP"])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     spec=mlp_specs(max_layers=3, biases=st.booleans()),
     symmetry=symmetries,
@@ -29,7 +29,7 @@ def test_equals_the_loop_of_the_appendix(spec, symmetry, global_term, reduction,
     torch.testing.assert_close(layer(features).tensor, expected, rtol=0, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(spec=mlp_specs(max_layers=3), global_term=st.sampled_from(["reduced", "full"]))
 def test_each_term_alone_equals_its_loop(spec, global_term):
     """Only the whole is public: terms 1 and 2 by leaving out the third, the third as the difference."""
@@ -52,10 +52,12 @@ def gradients(layer, features, compute):
     x = features.tensor.clone().requires_grad_()
     torch.manual_seed(0)
     output = compute(features.with_tensor(layer.to_qkv(features.with_tensor(x))))
-    return torch.cat([t.flatten() for t in (output, *torch.autograd.grad(output.sin().sum(), [x, *layer.parameters()]))])
+    return torch.cat(
+        [t.flatten() for t in (output, *torch.autograd.grad(output.sin().sum(), [x, *layer.parameters()]))]
+    )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(spec=mlp_specs(biases=st.booleans()), dropout=st.sampled_from([0.0, 0.4]), chunk=st.sampled_from([1, 10**6]))
 def test_the_cpu_order_equals_the_plain_form_with_its_gradients(spec, dropout, chunk):
     layer = WeightSpaceSelfAttention(spec, 4, 2, dropout=dropout).double()
@@ -75,7 +77,7 @@ def test_the_cpu_operators_keep_the_rules_of_custom_operators():
     torch.autograd.gradcheck(lambda x: cpu_kernels.axis_attention(x, plan), (qkv,))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(spec=network_specs(), symmetry=symmetries)
 def test_minimal_with_layer_encoding(spec, symmetry):
     parts = LayerEncoding(spec, 4), WeightSpaceSelfAttention(spec, 4, 2, symmetry=symmetry)
@@ -100,5 +102,7 @@ def test_wrong_arguments_are_refused_with_the_reason():
         WeightSpaceSelfAttention(spec, 4, 2, global_term="half")  # pyright: ignore
     with pytest.raises(ValueError, match="'NP' .* or 'HNP'"):
         WeightSpaceSelfAttention(spec, 4, 2, symmetry="PN")  # pyright: ignore
-    with pytest.raises(ValueError, match="WeightSpaceSelfAttention expected networks 2->3, 3->1 but received 2->4, 4->1"):
+    with pytest.raises(
+        ValueError, match="WeightSpaceSelfAttention expected networks 2->3, 3->1 but received 2->4, 4->1"
+    ):
         WeightSpaceSelfAttention(spec, 4, 2)(random_features(NetworkSpec.mlp([2, 4, 1]), 4))

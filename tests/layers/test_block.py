@@ -19,7 +19,7 @@ def plainly(layer, x):
     return torch.cat([mlp(part) for mlp, part in zip(layer.mlps, x.split(layer.sizes, dim=1), strict=True)], dim=1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(spec=network_specs(), mlp=st.sampled_from(["per_layer", "shared"]), many_rows=st.sampled_from([1, 4, 256]))
 def test_the_cpu_order_equals_the_plain_form_with_its_gradients(spec, mlp, many_rows):
     layer = FeedForward(spec, 3, 5, mlp=mlp).double()

@@ -51,7 +51,7 @@ def test_every_public_layer_is_checked_here():
 
 
 @pytest.mark.parametrize("name", EQUIVARIANT)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(spec=network_specs(), seed=st.integers(0, 100))
 def test_equivariant_in_both_precisions(name, spec, seed):
     layer = EQUIVARIANT[name](spec)
@@ -60,7 +60,7 @@ def test_equivariant_in_both_precisions(name, spec, seed):
 
 
 @pytest.mark.parametrize("name", INVARIANT)
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(spec=network_specs(), seed=st.integers(0, 100))
 def test_invariant_in_both_precisions(name, spec, seed):
     layer = INVARIANT[name](spec)

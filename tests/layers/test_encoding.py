@@ -36,7 +36,7 @@ def test_input_output_encoding_adds_the_vectors_of_the_end_neurons(spec):
 
 def test_sinusoidal_encoding_of_places():
     spec = NetworkSpec.mlp([3, 4, 2])
-    layer = SinusoidalEncoding(spec, 1, max_frequency=8, num_bands=2)
+    layer = SinusoidalEncoding(spec, 1, max_frequency=8.0, num_bands=2)
     assert layer.out_channels == 1 + 5
 
     def encode(place):

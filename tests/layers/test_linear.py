@@ -1,16 +1,16 @@
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
 from neuralfunctionals import NetworkSpec
 from neuralfunctionals.layers import DWSLinear, HNPLinear, NPLinear, Pointwise
 from neuralfunctionals.testing import assert_minimal, random_features
 from strategies import network_specs
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(spec=network_specs(), make=st.sampled_from([NPLinear, HNPLinear]))
 def test_equals_the_loop_over_pairs_of_arrays(spec, make):
     layer = make(spec, 2, 3).double()
@@ -19,7 +19,7 @@ def test_equals_the_loop_over_pairs_of_arrays(spec, make):
     torch.testing.assert_close(layer(features).tensor, expected, rtol=0, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(spec=network_specs(), reduction=st.sampled_from(["mean", "sum", "max"]))
 def test_dws_equals_the_averaged_loop_over_pairs_of_arrays(spec, reduction):
     layer = DWSLinear(spec, 2, 3, reduction=reduction).double()
@@ -28,7 +28,7 @@ def test_dws_equals_the_averaged_loop_over_pairs_of_arrays(spec, reduction):
     torch.testing.assert_close(layer(features).tensor, expected, rtol=0, atol=1e-10)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(spec=network_specs(), make=st.sampled_from([NPLinear, HNPLinear, DWSLinear]))
 def test_minimal(spec, make):
     assert_minimal(make(spec, 3, 2))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from models.test_models import ON_WEIGHTS, SPECS, as_tensor, latent_classifier
 
+from models.test_models import ON_WEIGHTS, SPECS, as_tensor, latent_classifier
 from neuralfunctionals.testing import random_features
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::Warning")]

@@ -55,7 +55,7 @@ def test_every_public_model_is_checked_here():
 
 
 @pytest.mark.parametrize("name", EQUIVARIANT)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(spec=network_specs(), seed=st.integers(0, 100))
 def test_equivariant_in_both_precisions(name, spec, seed):
     model = EQUIVARIANT[name](spec)
@@ -64,7 +64,7 @@ def test_equivariant_in_both_precisions(name, spec, seed):
 
 
 @pytest.mark.parametrize("name", INVARIANT)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(spec=network_specs(), seed=st.integers(0, 100))
 def test_invariant_in_both_precisions(name, spec, seed):
     model = INVARIANT[name](spec)
@@ -73,7 +73,7 @@ def test_invariant_in_both_precisions(name, spec, seed):
 
 
 @pytest.mark.parametrize("name", AUTOENCODERS)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(spec=network_specs())
 def test_latents_are_invariant(name, spec):
     class Encoder(torch.nn.Module):

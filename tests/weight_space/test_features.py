@@ -39,7 +39,7 @@ def test_stack_joins_weights_and_gradients_as_channels():
 def test_arithmetic_indexing_and_movement():
     x, y = random_features(SPEC, seed=1), random_features(SPEC, seed=2)
     torch.testing.assert_close((x + y - y).tensor, x.tensor)
-    torch.testing.assert_close((2 * x).tensor, (x + x).tensor)
+    torch.testing.assert_close((2.0 * x).tensor, (x + x).tensor)
     torch.testing.assert_close((x * y).tensor, x.tensor * y.tensor)
     assert torch.equal((-x).tensor, -x.tensor)
     assert len(x[0]) == 1
@@ -74,11 +74,19 @@ NAN = torch.zeros(2, SPEC.num_entries).index_put_((torch.tensor(1), torch.tensor
         (lambda: WeightSpaceFeatures.from_state_dicts([]), "at least one state_dict"),
         (lambda: WeightSpaceFeatures.stack([]), "at least one part"),
         (lambda: WeightSpaceFeatures.concatenate([]), "at least one batch"),
-        (lambda: random_features(SPEC) + random_features(NetworkSpec.mlp([2, 1])), "expected networks 2->1 but received"),
-        (lambda: random_features(SPEC, 2).to_vectors(), "needs features of one channel, but these have 2"),
-        (lambda: WeightSpaceFeatures.from_state_dicts([{"layers.0.weight": torch.zeros(3, 2)}], SPEC), "key 'layers.0.bias'"),
         (
-            lambda: WeightSpaceFeatures.from_state_dicts([random_features(NetworkSpec.mlp([2, 4, 1])).to_state_dicts()[0]], SPEC),
+            lambda: random_features(SPEC) + random_features(NetworkSpec.mlp([2, 1])),
+            "expected networks 2->1 but received",
+        ),
+        (lambda: random_features(SPEC, 2).to_vectors(), "needs features of one channel, but these have 2"),
+        (
+            lambda: WeightSpaceFeatures.from_state_dicts([{"layers.0.weight": torch.zeros(3, 2)}], SPEC),
+            "key 'layers.0.bias'",
+        ),
+        (
+            lambda: WeightSpaceFeatures.from_state_dicts(
+                [random_features(NetworkSpec.mlp([2, 4, 1])).to_state_dicts()[0]], SPEC
+            ),
             r"'layers.0.weight' to hold real numbers of shape \(3, 2\)",
         ),
     ],

@@ -49,7 +49,10 @@ def test_hidden_permutations_leave_input_and_output_in_place(spec, seed):
 
 MODULES = {
     "mlp": (nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), (3,)),
-    "cnn1d": (nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 3)), (2, 9)),
+    "cnn1d": (
+        nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 3)),
+        (2, 9),
+    ),
     "cnn2d": (
         nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 5, (2, 3)), nn.GELU(),

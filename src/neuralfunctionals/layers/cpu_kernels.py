@@ -6,9 +6,7 @@ it. Here few networks are taken at a time; little is kept for the backward pass,
 gathered again. As operators of their own they stay whole under `torch.compile`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,7 +80,7 @@ def _write(results: Tensor, values: Tensor) -> None:
     results.copy_(values.view_as(results))
 
 
-def _new_hidden(x: Tensor, parameters: list[Tensor]) -> Tensor:
+def _new_hidden(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     return x.new_empty(x.shape[0] * x.shape[1], parameters[0].shape[0])
 
 
@@ -113,7 +111,7 @@ _feed_forward.register_autograd(_differentiate_feed_forward, setup_context=_keep
 
 
 def feed_forward(
-    x: Float[Tensor, "B N C"], sizes: list[int], parameters: list[Tensor], dropout: float = 0.0
+    x: Float[Tensor, "B N C"], sizes: list[int], parameters: Sequence[Tensor], dropout: float = 0.0
 ) -> Float[Tensor, "B N C"]:
     """`W2 dropout(gelu(W1 x + b1)) + b2`, each group of entries with its own parameters.
 
@@ -124,7 +122,7 @@ def feed_forward(
         dropout: Probability of dropping a hidden value.
     """
     mask = _dropout_mask(_new_hidden(x, parameters), dropout) if dropout else x.new_empty(0)
-    return _feed_forward(x.contiguous(), sizes, parameters, mask)[0]
+    return _feed_forward(x.contiguous(), sizes, list(parameters), mask)[0]
 
 
 def _dropout_mask(like: Tensor, dropout: float) -> Tensor:
@@ -163,13 +161,13 @@ class AxisPlan:
         return [*self.rows, *self.qkv_rows, *self.merge, *self.merge_qkv]
 
     @classmethod
-    def from_tensors(cls, tensors: list[Tensor], num_heads: int, num_neurons: list[int]) -> AxisPlan:
+    def from_tensors(cls, tensors: list[Tensor], num_heads: int, num_neurons: list[int]) -> "AxisPlan":
         """The inverse of `tensors`."""
         a = len(num_neurons)
         return cls(num_heads, num_neurons, tensors[:a], tensors[a : 4 * a], tensors[4 * a : -2], tensors[-2:])
 
     @classmethod
-    def of(cls, spec: NetworkSpec, num_heads: int) -> AxisPlan:
+    def of(cls, spec: NetworkSpec, num_heads: int) -> "AxisPlan":
         """The plan for networks without kernels."""
         rows, qkv_rows, num_neurons = [], [], []
         heads = torch.arange(num_heads, device="cpu")[:, None, None]
@@ -262,7 +260,7 @@ def _masked(a: Float[Tensor, "BH T T"], masks: list[Tensor], axis: int, here: sl
     return a * masks[axis][here].flatten(0, 1) if masks else a
 
 
-def _merge(results: list[Float[Tensor, "BH T nc"]], merge: list[Tensor], target: Float[Tensor, "B NH c"]) -> None:
+def _merge(results: list[Float[Tensor, "BH _T _nc"]], merge: list[Tensor], target: Float[Tensor, "B NH c"]) -> None:
     """Writes to each row the sum of what the axes have for it."""
     batch, _, channels = target.shape
     every = [r.view(batch, -1, channels) for r in results]

@@ -19,7 +19,7 @@ class WeightSpaceCrossAttention(nn.Module):
     $$ \mathrm{CA}(W)_m = \sum_p \frac{\exp(e_m \cdot K_p / \sqrt d)}{\sum_{p'} \exp(e_m \cdot K_{p'} / \sqrt d)} V_p,
        \qquad K_p = \theta_K W_p, \quad V_p = \theta_V W_p $$
 
-    over all entries $p$. Keys and values of entries are never formed: $e \cdot \theta_K W_p = (\theta_K^T e) \cdot W_p$,
+    over all entries $p$. Keys and values are never formed: $e \cdot \theta_K W_p = (\theta_K^T e) \cdot W_p$,
     and the weighted mean of values is the value of the weighted mean, so that the cost is $M$ instead of $2D$
     products for each entry. Weights with kernels pass through `Project` first.
 

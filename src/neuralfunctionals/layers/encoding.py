@@ -160,7 +160,9 @@ class FourierFeatures(nn.Module):
         return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
 
 
-def _encode_ends(spec: NetworkSpec, inputs: Float[Tensor, "n C"], outputs: Float[Tensor, "m C"]) -> Float[Tensor, "N C"]:
+def _encode_ends(
+    spec: NetworkSpec, inputs: Float[Tensor, "n C"], outputs: Float[Tensor, "m C"]
+) -> Float[Tensor, "N C"]:
     """For each entry the sum of the vectors of the input and output neurons that it touches."""
 
     def encode(group: Group) -> Tensor:

@@ -54,7 +54,9 @@ class FoldedGroup:
             return x.unflatten(-1, (shape[0], *shape[2:], -1)).movedim(2, 1)
         return x.unflatten(-1, (*shape[len(self.axes) :], -1))
 
-    def pool(self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction) -> Float[Tensor, "B *_kept D"]:
+    def pool(
+        self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
+    ) -> Float[Tensor, "B *_kept D"]:
         """Reduces the folded values over all permutable axes except the kept ones."""
         dims = [1 + place for place, axis in enumerate(self.axes) if axis not in kept]
         if not dims:

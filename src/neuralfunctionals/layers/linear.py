@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -40,10 +43,22 @@ class Pointwise(nn.Module):
         features.require_spec(self.spec, "Pointwise")
         if len(self.maps) == 1:
             return features.map(self.maps[0])
-        return features.with_tensor(join_groups(self.spec, [f(x) for f, x in zip(self.maps, features.split(), strict=True)]))
+        return features.with_tensor(
+            join_groups(self.spec, [f(x) for f, x in zip(self.maps, features.split(), strict=True)])
+        )
 
     def extra_repr(self) -> str:
         return f"{self.spec}"
+
+
+class _LinearDict(nn.ModuleDict):
+    """A `ModuleDict` that type checkers know to hold linear maps."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, key: str) -> nn.Linear: ...
+        def items(self) -> Iterable[tuple[str, nn.Linear]]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+        def values(self) -> Iterable[nn.Linear]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class _EquivariantLinear(nn.Module):
@@ -79,16 +94,15 @@ class _EquivariantLinear(nn.Module):
         self.groups = FoldedGroup.of(spec, symmetry)
         self.axes = sorted({axis for g in self.groups for axis in g.axes})
         folds = [g.fold for g in self.groups]
-        self.entry_maps = nn.ModuleDict()
-        for n, group in enumerate(self.groups):
-            if len(group.axes) == 2:
-                channels = (group.fold * in_channels, group.fold * out_channels)
-                self.entry_maps[str(n)] = nn.Linear(*channels, bias=False)
-        self.neuron_maps = nn.ModuleDict()
-        for axis in self.axes:
-            fold = sum(g.fold for g in self.groups if axis in g.axes)
-            self.neuron_maps[str(axis)] = nn.Linear(fold * in_channels, fold * out_channels, bias=False)
-        self.network_map = nn.Linear(sum(folds) * in_channels, sum(folds) * out_channels)
+
+        def linear(fold: int, *, bias: bool = False) -> nn.Linear:
+            return nn.Linear(fold * in_channels, fold * out_channels, bias=bias)
+
+        pairs = {n: g.fold for n, g in enumerate(self.groups) if len(g.axes) == 2}
+        at_axis = {axis: sum(g.fold for g in self.groups if axis in g.axes) for axis in self.axes}
+        self.entry_maps = _LinearDict({str(n): linear(fold) for n, fold in pairs.items()})
+        self.neuron_maps = _LinearDict({str(axis): linear(fold) for axis, fold in at_axis.items()})
+        self.network_map = linear(sum(folds), bias=True)
         self._output_sizes = [f * out_channels for f in folds]
         self.reset_parameters()
 
@@ -190,7 +204,7 @@ class DWSLinear(_EquivariantLinear):
     r"""The DWS layer: one equivariant map from each weight array and bias vector to each other one, averaged.
 
     $$ Y_t = \frac{1}{G} \sum_{s=1}^{G} L_{t,s}(X_s), \qquad
-       L_{t,s}(X) = \sum_{S \subseteq P_s \cap P_t} \mathrm{broadcast}(A_{t,s,S}\, \mathrm{reduce}_{P_s \setminus S} X) $$
+       L_{t,s}(X) = \sum_{S \subseteq P_s \cap P_t} \mathrm{spread}(A_{t,s,S}\, \mathrm{reduce}_{P_s \setminus S} X) $$
 
     over the $G = 2L$ arrays, $P_s$ being the permutable axes of array $s$. The maps are those of `HNPLinear`; the
     average over sources, the initialisation and the choice of reduction are the authors'.
@@ -204,7 +218,9 @@ class DWSLinear(_EquivariantLinear):
         reduction: `"mean"` or `"sum"` (linear), or `"max"` (the authors' choice for classification).
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, spec: NetworkSpec, in_channels: int, out_channels: int, *, reduction: Reduction = "mean"
+    ) -> None:
         super().__init__(spec, in_channels, out_channels, symmetry="HNP", reduction=reduction)
 
     def reset_parameters(self) -> None:

@@ -46,7 +46,9 @@ class LayerNorm(nn.Module):
         return f"{self.spec}, channels={self.in_channels}, per_layer={len(self.scale) > 1}"
 
 
-def spread_over_entries(spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequence[Float[Tensor, "C"]]) -> Float[Tensor, "N C"]:
+def spread_over_entries(
+    spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequence[Float[Tensor, "C"]]
+) -> Float[Tensor, "N C"]:
     """Repeats one vector for each group over the entries of that group."""
     # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
     return torch.cat([v.expand(g.size, -1) for g, v in zip(spec.groups, values, strict=True)])

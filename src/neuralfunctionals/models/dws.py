@@ -1,5 +1,6 @@
 """Deep weight-space networks: `DWSNet`."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -48,9 +49,7 @@ class DWSNet(nn.Module, Pretrained):
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         widths = [in_channels, *[channels] * num_layers]
-        self.hidden = nn.ModuleList(
-            DWSLinear(spec, a, b, reduction=reduction) for a, b in zip(widths, widths[1:], strict=False)
-        )
+        self.hidden = nn.ModuleList(DWSLinear(spec, a, b, reduction=reduction) for a, b in itertools.pairwise(widths))
         self.activate = nn.Sequential(nn.ReLU(), nn.Dropout(dropout))
         if invariant:
             pool = HNPPool(spec, widths[-1], reduction=reduction)

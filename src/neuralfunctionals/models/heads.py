@@ -64,7 +64,7 @@ class LatentClassifier(nn.Module, Pretrained):
         if latents.ndim != 3 or tuple(latents.shape[1:]) != self.latent_shape:
             raise ValueError(
                 f"Expected latent arrays of shape (batch, {self.latent_shape[0]}, {self.latent_shape[1]}), but got "
-                f"{tuple(latents.shape)}. Build the classifier with the num_latents and latent_channels of your encoder."
+                f"{tuple(latents.shape)}. Give the classifier your encoder's num_latents and latent_channels."
             )
         return self.head(self.blocks(self.project(latents) + self.position)[:, 0])
 

@@ -140,7 +140,8 @@ class _SeparateDecoder(nn.Module):
         super().__init__()
         self.mlps = nn.ModuleList(mlp_head(latent_channels, [hidden, hidden], g.size) for g in spec.groups)
         for group, mlp in zip(spec.groups, self.mlps, strict=True):
-            last = mlp[-1]
+            last = mlp.get_submodule("6")
+            assert isinstance(last, nn.Linear)
             nn.init.kaiming_normal_(last.weight)
             last.weight.data /= 100
             bound = 1 / spec.widths[group.layer - 1] if group.kind == "weight" else 1 / hidden

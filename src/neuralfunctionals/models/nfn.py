@@ -87,8 +87,9 @@ class NFN(nn.Module, Pretrained):
             stem.append(FourierFeatures(spec, in_channels, num_frequencies, scale=fourier_scale))
             width = 2 * num_frequencies
         if io_encoding == "sinusoidal":
-            stem.append(SinusoidalEncoding(spec, width))
-            width = stem[-1].out_channels
+            encoding = SinusoidalEncoding(spec, width)
+            stem.append(encoding)
+            width = encoding.out_channels
         elif io_encoding == "learned":
             stem += [LayerEncoding(spec, width), InputOutputEncoding(spec, width)]
         self.encode = nn.Sequential(*stem)

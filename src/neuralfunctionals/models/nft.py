@@ -127,7 +127,9 @@ class NFT(nn.Module, Pretrained):
             pool = (NPPool if pooling == "NP" else HNPPool)(spec, channels)
             self.output = nn.Sequential(pool, mlp_head(pool.out_channels, head_channels, out_channels, dropout))
         else:
-            raise ValueError(f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}.")
+            raise ValueError(
+                f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}."
+            )
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "NFT")

@@ -37,7 +37,9 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
                 ) from error
         missing = [file for file in ("config.json", "model.safetensors") if not (path / file).is_file()]
         if missing:
-            raise ValueError(f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}.")
+            raise ValueError(
+                f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
+            )
         config = json.loads((path / "config.json").read_text())
         if "spec" in config:
             config["spec"] = NetworkSpec.from_dict(config["spec"])
@@ -45,5 +47,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             model: Any = cls(**config)
             model.load_state_dict(load_file(path / "model.safetensors"))
         except (TypeError, RuntimeError) as error:
-            raise ValueError(f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it.") from error
+            raise ValueError(
+                f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it."
+            ) from error
         return model.eval()

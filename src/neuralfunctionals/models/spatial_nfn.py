@@ -1,5 +1,6 @@
 """The NFN whose pooled features form an image-like array: `SpatialNFN`."""
 
+import itertools
 from collections.abc import Sequence
 
 from einops import rearrange
@@ -60,7 +61,7 @@ class SpatialNFN(nn.Module, Pretrained):
         encoding = SinusoidalEncoding(spec, fourier.out_channels)
         self.encode = nn.Sequential(fourier, encoding)
         widths = [encoding.out_channels, *channels]
-        self.hidden = nn.ModuleList(NPLinear(spec, a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.hidden = nn.ModuleList(NPLinear(spec, a, b) for a, b in itertools.pairwise(widths))
         self.pool = WeightSpaceCrossAttention(spec, widths[-1], latent_channels, grid_size**2)
         self.latent_blocks = nn.Sequential(
             *(latent_block(latent_channels, num_heads, 4 * latent_channels, dropout) for _ in range(num_latent_blocks))

@@ -20,18 +20,18 @@ from neuralfunctionals.weight_space.spec import LayerSpec, NetworkSpec
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # Treat every neuron alone, or all neurons alike, so that permuting neurons commutes with them.
 _NEURONWISE_MODULES = (
-    "CELU Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ELU Flatten GELU Hardshrink Hardsigmoid Hardswish Hardtanh "
-    "Identity LeakyReLU LogSigmoid Mish ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh Tanhshrink "
-    "Threshold AvgPool1d AvgPool2d AvgPool3d MaxPool1d MaxPool2d MaxPool3d AdaptiveAvgPool1d AdaptiveAvgPool2d "
-    "AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d LPPool1d LPPool2d LPPool3d LayerNorm RMSNorm "
-    "InstanceNorm1d InstanceNorm2d InstanceNorm3d"
+    "CELU Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ELU Flatten GELU Hardshrink Hardsigmoid Hardswish "
+    "Hardtanh Identity LeakyReLU LogSigmoid Mish ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh "
+    "Tanhshrink Threshold AvgPool1d AvgPool2d AvgPool3d MaxPool1d MaxPool2d MaxPool3d AdaptiveAvgPool1d "
+    "AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d LPPool1d LPPool2d "
+    "LPPool3d LayerNorm RMSNorm InstanceNorm1d InstanceNorm2d InstanceNorm3d"
 ).split()
 _NEURONWISE_FUNCTIONS = (
-    "abs add amax celu clamp contiguous cos div dropout elu erf exp flatten gelu hardsigmoid hardswish hardtanh leaky_relu "
-    "log logsigmoid max_pool1d max_pool2d max_pool3d mean mish mul neg pow relu relu_ relu6 reshape selu sigmoid sign silu "
-    "sin softplus softsign sqrt square squeeze sub sum tanh truediv unsqueeze view float double avg_pool1d avg_pool2d "
-    "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d "
-    "adaptive_max_pool3d boolean_dispatch fn _adaptive_max_pool1d"
+    "abs add amax celu clamp contiguous cos div dropout elu erf exp flatten gelu hardsigmoid hardswish hardtanh "
+    "leaky_relu log logsigmoid max_pool1d max_pool2d max_pool3d mean mish mul neg pow relu relu_ relu6 reshape "
+    "selu sigmoid sign silu sin softplus softsign sqrt square squeeze sub sum tanh truediv unsqueeze view float "
+    "double avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d boolean_dispatch fn _adaptive_max_pool1d"
 ).split()
 # Between a convolution and a dense layer one of these must remove the positions.
 _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "squeeze")
@@ -110,7 +110,9 @@ def _follow_chain(module: nn.Module, graph: fx.Graph) -> Iterator[LayerSpec]:
             unknown = unknown if kind in _NEURONWISE_MODULES else f"'{target}' ({kind})"
             continue
         if target in seen:
-            raise ValueError(f"The layer '{target}' is used twice. Expected each layer once: shared layers are not supported.")
+            raise ValueError(
+                f"The layer '{target}' is used twice. Expected each layer once: shared layers are not supported."
+            )
         if last is not None and unknown:
             raise ValueError(
                 f"Between the layers '{last.name}' and '{target}' stands {unknown}, which may mix neurons. "
@@ -185,10 +187,12 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
     if strangers or not weights:
         raise ValueError(
             "Expected a state_dict with the weights and biases of dense layers and convolutions only, but found "
-            f"{', '.join(sorted(strangers)) or 'no weights'}. Normalisation layers, embeddings and buffers are not supported."
+            f"{', '.join(sorted(strangers)) or 'no weights'}. Normalisation, embeddings and buffers are not supported."
         )
     specs = {
-        name: LayerSpec(w.shape[0], w.shape[1], tuple(w.shape[2:]), LayerSpec(1, 1, name=name).key("bias") in state_dict, name)
+        name: LayerSpec(
+            w.shape[0], w.shape[1], tuple(w.shape[2:]), LayerSpec(1, 1, name=name).key("bias") in state_dict, name
+        )
         for name, w in weights.items()
     }
     if layers is not None:
@@ -215,7 +219,8 @@ def _chains(left: dict[str, LayerSpec], chain: list[LayerSpec]) -> Iterator[list
         return
     for name, layer in left.items():
         fits = not chain or (
-            chain[-1].out_neurons == layer.in_neurons and (not layer.kernel or len(chain[-1].kernel) == len(layer.kernel))
+            chain[-1].out_neurons == layer.in_neurons
+            and (not layer.kernel or len(chain[-1].kernel) == len(layer.kernel))
         )
         if fits and not any(_numbered_before(other, name) for other in left):
             yield from _chains({n: spec for n, spec in left.items() if n != name}, [*chain, layer])
@@ -243,6 +248,4 @@ def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Floa
 
 def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str, Tensor]:
     """The inverse of `pack_state_dict`; every tensor is a copy of its own."""
-    return {
-        spec.layers[g.layer - 1].key(g.kind): vector[g.start : g.stop].view(g.shape).clone() for g in spec.groups
-    }
+    return {spec.layers[g.layer - 1].key(g.kind): vector[g.start : g.stop].view(g.shape).clone() for g in spec.groups}

@@ -75,7 +75,7 @@ class WeightSpaceFeatures:
 
     @classmethod
     def from_vectors(cls, spec: NetworkSpec, vectors: Float[Tensor, "B N"]) -> WeightSpaceFeatures:
-        """One channel from flat vectors, in the order of `nn.utils.parameters_to_vector`: weights, then biases of each layer."""
+        """One channel from flat vectors, in the order of `nn.utils.parameters_to_vector`: layer by layer."""
         if vectors.ndim != 2 or vectors.shape[1] != spec.num_entries:
             raise ValueError(
                 f"Expected vectors of shape (batch, {spec.num_entries}) for the network {spec}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -118,7 +119,7 @@ class NetworkSpec:
         """A multi-layer perceptron with these numbers of neurons, input and output included."""
         if len(widths) < 2:
             raise ValueError(f"An MLP needs an input and an output width, but got {list(widths)}. Try [2, 32, 32, 1].")
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = itertools.pairwise(widths)
         return cls(tuple(LayerSpec(o, i, (), bias, f"layers.{n}") for n, (i, o) in enumerate(pairs)))
 
     @classmethod
@@ -143,10 +144,8 @@ class NetworkSpec:
             1->16 (3x3), 16->16 (3x3), 16->16 (3x3), 16->10
         """
         num_convolutions = len(channels) - 1
-        kernels: list[tuple[int, ...]] = [
-            (k,) if isinstance(k, int) else tuple(k)
-            for k in ([kernel] * num_convolutions if all(isinstance(k, int) for k in kernel) else kernel)
-        ]
+        one_for_all = all(isinstance(size, int) for size in kernel)
+        kernels: list[Any] = [tuple(kernel)] * num_convolutions if one_for_all else [tuple(k) for k in kernel]  # pyright: ignore[reportArgumentType]
         if num_convolutions < 1 or len(kernels) != num_convolutions:
             raise ValueError(
                 f"{max(num_convolutions, 0)} convolutions follow from channels {list(channels)}, but there are "
