@@ -339,34 +339,43 @@ def _print(result: dict[str, Any], *, as_json: bool) -> None:
     Console().print(table)
 
 
-# Progress bars, on standard error so that standard output stays clean.
+# Progress bars: on standard error so that standard output stays clean, and not before there is something to report, so
+# that a mistake is one line.
+
+
+@contextmanager
+def _bar(*columns: Any) -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(*(columns or Progress.get_default_columns()), console=Console(stderr=True))
+    try:
+        yield bar
+    finally:
+        if bar.tasks:
+            bar.stop()
 
 
 @contextmanager
 def _fitting_bar(total: int) -> Iterator[Callable[[int, float | None], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """With items a second, the PSNR so far and the time left."""
+    import time
 
-    with Progress(
-        TextColumn("fitting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TextColumn("{task.fields[quality]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    ) as bar:
-        import time
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-        task = bar.add_task("fitting", total=total, rate="", quality="")
+    texts = (TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[quality]}"))
+    with _bar(TextColumn("fitting"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
         started, done = time.perf_counter(), 0
 
         def advance(count: int, psnr_db: float | None) -> None:
             nonlocal done
+            if not bar.tasks:
+                bar.add_task("fitting", total=total, rate="", quality="")
+                bar.start()
             done += count
             rate = done / max(time.perf_counter() - started, 1e-9)
             quality = "" if psnr_db is None else f"{psnr_db:.1f} dB"
-            bar.update(task, advance=count, rate=f"{rate:.1f} items/s", quality=quality)
+            bar.update(bar.task_ids[0], advance=count, rate=f"{rate:.1f} items/s", quality=quality)
 
         yield advance
 
@@ -374,27 +383,28 @@ def _fitting_bar(total: int) -> Iterator[Callable[[int, float | None], None]]:
 @contextmanager
 def _plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """For work of known length: called with the number done and the number in all."""
-    from rich.console import Console
-    from rich.progress import Progress
+    with _bar() as bar:
 
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        def report(done: int, total: int) -> None:
+            if not bar.tasks:
+                bar.add_task(what)
+                bar.start()
+            bar.update(bar.task_ids[0], completed=done, total=total)
+
+        yield report
 
 
 @contextmanager
 def _download_bar() -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
-    with Progress(
-        *Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True)
-    ) as bar:
+    with _bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bar:
         tasks: dict[str, Any] = {}
 
         def report(file: str, done: int, total: int) -> None:
             if file not in tasks:
                 tasks[file] = bar.add_task(file)
+                bar.start()
             bar.update(tasks[file], completed=done, total=total or None)
 
         yield report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -279,11 +280,12 @@ def _run_on_ray(plan: FitPlan, shards: Iterable[int], workers: int, address: str
     was_running = ray.is_initialized()
     if not was_running:
         try:
+            _require_answer(address)
             if address == "local":
                 ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             else:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"No Ray cluster answers at '{address}': {error}. Start one with 'ray start --head'."
             ) from error
@@ -301,6 +303,13 @@ def _run_on_ray(plan: FitPlan, shards: Iterable[int], workers: int, address: str
     finally:
         if not was_running:
             ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _run_task(task: ShardTask) -> FittedShard:
