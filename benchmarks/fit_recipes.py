@@ -29,6 +29,7 @@ COMPARED: dict[str, FitRecipe] = {
     "fast: 1e-2 cosine, stop at 40 dB": RECIPES["fast"],
     "sharp: 1e-2 cosine, 150 steps": RECIPES["sharp"],
     "5e-3 cosine, 300 steps, stop at 40 dB": FitRecipe(steps=300, learning_rate=5e-3, stop_psnr_db=40.0),
+    "3e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=3e-3, stop_psnr_db=40.0),
     "2e-3 cosine, 400 steps": FitRecipe(steps=400, learning_rate=2e-3),
     "2e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=2e-3, stop_psnr_db=40.0),
     "1e-3 cosine, 700 steps": FitRecipe(steps=700, learning_rate=1e-3),
@@ -124,14 +125,16 @@ def main() -> None:
     pixels, labels = images.read(chosen), torch.from_numpy(images.labels[chosen])
     items = torch.stack([torch.from_numpy(chosen), torch.zeros(len(chosen), dtype=torch.int64)], 1)
 
-    table = Table("recipe", "fits/s", "PSNR min", "median", "mean steps", "reader's test accuracy")
+    table = Table("recipe", "fits/s and core", "PSNR min", "median", "mean steps", "reader's test accuracy")
     results = []
+    engine = ""
     for name, recipe in COMPARED.items():
         if options.only and options.only not in name:
             continue
-        started = time.perf_counter()
+        # Seconds of the processor, so that other work on the machine does not count.
+        started = time.process_time()
         fitted = fit(pixels, recipe=recipe, items=items, num_threads=options.threads)
-        seconds = time.perf_counter() - started
+        seconds, engine = time.process_time() - started, fitted.engine
         networks = list(make_canonical(fitted.features))
         train, test = [x[: options.train] for x in networks], [x[options.train :] for x in networks]
         found = [
@@ -140,7 +143,7 @@ def main() -> None:
         ]
         result = {
             "recipe": name,
-            "fits_per_second": round(len(chosen) / seconds, 1),
+            "fits_per_core_second": round(len(chosen) / seconds, 1),
             "psnr_db_min": round(fitted.psnr_db.min().item(), 1),
             "psnr_db_median": round(fitted.psnr_db.median().item(), 1),
             "mean_steps": round(fitted.steps.float().mean().item(), 1),
@@ -150,21 +153,12 @@ def main() -> None:
         results.append(result)
         table.add_row(
             name,
-            *(str(result[key]) for key in ("fits_per_second", "psnr_db_min", "psnr_db_median", "mean_steps")),
+            *(str(result[key]) for key in ("fits_per_core_second", "psnr_db_min", "psnr_db_median", "mean_steps")),
             f"{result['accuracy']:.1%}",
         )
         print(json.dumps(result), flush=True)
     Console().print(table)
-    print(
-        json.dumps(
-            {
-                "benchmark": "fit_recipes",
-                **vars(options),
-                "engine": "native" if not results else fitted.engine,
-                "results": results,
-            }
-        )
-    )
+    print(json.dumps({"benchmark": "fit_recipes", **vars(options), "engine": engine, "results": results}))
 
 
 if __name__ == "__main__":

@@ -27,12 +27,26 @@ def run(capsys, *words):
     return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
 
 
-def start(*words, **options):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options,
-    )  # fmt: skip
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*words):
+    return [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
+
+
+def start(*words):
+    """A process that may be killed."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command(*words), env=ENVIRONMENT, **quiet)
+
+
+def finish(*words, **options):
+    return subprocess.run(command(*words), env=ENVIRONMENT, capture_output=True, text=True, **options)
+
+
+def succeed(*words):
+    done = finish(*words)
+    assert done.returncode == 0, done.stderr
 
 
 def same_files(a, b):
@@ -161,15 +175,14 @@ def test_a_full_disk_is_explained_and_the_run_continued(tmp_path):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 
-    process = start(*FIT, "--out", tmp_path / "s", preexec_fn=limit)
-    _, err = process.communicate()
-    assert process.returncode == 2
-    assert "File too large" in err
-    assert "Traceback" not in err
-    assert "repeat the command" in err
+    done = finish(*FIT, "--out", tmp_path / "s", preexec_fn=limit)
+    assert done.returncode == 2
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "repeat the command" in done.stderr
     assert sorted(p.name for p in (tmp_path / "s").iterdir()) == ["store.jsonl"]
-    assert start(*FIT, "--out", tmp_path / "s").wait() == 0
-    assert start("data", "verify", tmp_path / "s").wait() == 0
+    succeed(*FIT, "--out", tmp_path / "s")
+    succeed("data", "verify", tmp_path / "s")
 
 
 @pytest.mark.slow
@@ -180,16 +193,15 @@ def test_a_really_full_disk(tmp_path):
     if mount.returncode:
         pytest.skip(f"cannot mount a small disk here: {mount.stderr.strip()}")
     try:
-        process = start(*FIT, "--limit", "60", "--out", disk / "s")
-        _, err = process.communicate()
-        assert process.returncode == 2
-        assert "No space left on device" in err
+        done = finish(*FIT, "--limit", "60", "--out", disk / "s")
+        assert done.returncode == 2
+        assert "No space left on device" in done.stderr
         kept = sorted(p.name for p in (disk / "s").iterdir())
         assert kept[-1] == "store.jsonl"
         assert not [name for name in kept if name.startswith(".")]
         subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
-        assert start(*FIT, "--limit", "60", "--out", disk / "s").wait() == 0
-        assert start("data", "verify", disk / "s").wait() == 0
+        succeed(*FIT, "--limit", "60", "--out", disk / "s")
+        succeed("data", "verify", disk / "s")
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -199,7 +211,7 @@ LONG = ("fit", "--images", "mnist-sample", "--limit", "240", "--shard-size", "8"
 
 @pytest.mark.slow
 def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
-    assert start(*LONG, "--out", tmp_path / "whole").wait() == 0
+    succeed(*LONG, "--out", tmp_path / "whole")
     moments = random.Random(0)
     kills = stores = 0
     while kills < 20:
@@ -217,9 +229,9 @@ def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
         assert same_files(tmp_path / "whole", out)
         stores += 1
     out = tmp_path / f"killed{stores}"
-    assert start(*LONG, "--out", out).wait() == 0
+    succeed(*LONG, "--out", out)
     assert same_files(tmp_path / "whole", out)
-    assert start("data", "verify", out).wait() == 0
+    succeed("data", "verify", out)
 
 
 def descendants(pid):
@@ -245,7 +257,7 @@ def descendants(pid):
 @pytest.mark.slow
 def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path):
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
-    assert start(*LONG, "--out", tmp_path / "here").wait() == 0
+    succeed(*LONG, "--out", tmp_path / "here")
     process = start(*LONG, "--out", tmp_path / "ray", "--ray", "local")
     deadline = time.monotonic() + 120
     killed = False
@@ -257,8 +269,7 @@ def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path):
                 killed = True
                 break
         time.sleep(0.02)
-    _, err = process.communicate()
-    assert process.returncode == 0, err
+    assert process.wait() == 0
     assert killed
     assert same_files(tmp_path / "here", tmp_path / "ray")
 

@@ -249,7 +249,7 @@ class Store:
                 length = int.from_bytes(stream.read(8), "little")
                 entries = json.loads(stream.read(length) if length <= size else b"")
             # Copy-on-write: torch wants to be allowed to write into arrays it gets, yet the file never changes.
-            whole = np.memmap(file, np.uint8, "c")
+            whole = np.asarray(np.memmap(file, np.uint8, "c"))
             tensors = {}
             for name, entry in entries.items():
                 if name != "__metadata__":
