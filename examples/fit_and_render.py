@@ -20,7 +20,7 @@ def main(out: str) -> None:
     figure, axes = plt.subplots(2 * len(sets), columns, figsize=(1.5 * columns, 3.5 * len(sets)), layout="constrained")
     for row, name in enumerate(sets):
         images = nf.data.open_images(name)
-        chosen = images.select(200)[:columns]
+        chosen = images.select(columns)
         pixels = images.read(chosen)
         fitted = nf.inr.fit(pixels)
         rendered = nf.inr.render_images(fitted.features, *images.shape[:2])

@@ -50,6 +50,10 @@ def test_limits_are_spread_over_the_splits_in_proportion():
     counts = np.bincount(images.splits[chosen], minlength=3)
     assert counts.sum() == 64
     assert np.abs(counts - np.array([51.2, 6.4, 6.4])).max() < 1
+    for limit in (240, 300, 1000):  # no rhythm of the classes shows
+        share = np.bincount(images.labels[images.select(limit)], minlength=10) / limit
+        assert 0.03 < share.min() <= share.max() < 0.2
+    assert set(images.select(30)[images.splits[images.select(30)] == 0]) <= set(images.select(300))
     assert len(images.select(5000)) == len(images.select()) == 3000
     with pytest.raises(ValueError, match="at least 1 image"):
         images.select(0)

@@ -51,7 +51,10 @@ class ImageSet:
         return images.reshape(len(indices), *self.shape)
 
     def select(self, limit: int | None = None) -> Int[np.ndarray, "_B"]:
-        """Source indices in order: all, or `limit` of them spread over the splits in proportion, evenly within each."""
+        """Source indices in order: all, or `limit` of them, from each split in proportion and anyhow within it.
+
+        The choice is always the same, and a smaller one of a split is part of a larger one.
+        """
         if limit is None or limit >= len(self):
             return np.arange(len(self))
         if limit < 1:
@@ -62,8 +65,10 @@ class ImageSet:
         # The largest remainders get what rounding down left over.
         for code in sorted(range(len(SPLITS)), key=lambda c: counts[c] - exact[c])[: limit - sum(counts)]:
             counts[code] += 1
-        spread = [m[np.arange(n) * len(m) // n] for m, n in zip(members, counts, strict=True) if n]
-        return np.sort(np.concatenate(spread))
+        # Not every k-th: sets are often sorted by class, or their classes take turns.
+        orders = [np.argsort(np.random.Philox(key=[0, code]).random_raw(len(m))) for code, m in enumerate(members)]
+        chosen = [m[order[:n]] for m, order, n in zip(members, orders, counts, strict=True)]
+        return np.sort(np.concatenate(chosen))
 
     def digest(self, indices: Sequence[int] | np.ndarray) -> str:
         """SHA-256 over these images, labels and splits."""
