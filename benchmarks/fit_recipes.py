@@ -29,7 +29,7 @@ COMPARED: dict[str, FitRecipe] = {
     "fast: 1e-2 cosine, stop at 40 dB": RECIPES["fast"],
     "sharp: 1e-2 cosine, 150 steps": RECIPES["sharp"],
     "5e-3 cosine, 300 steps, stop at 40 dB": FitRecipe(steps=300, learning_rate=5e-3, stop_psnr_db=40.0),
-    "3e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=3e-3, stop_psnr_db=40.0),
+    "default: 3e-3 cosine, stop at 40 dB": RECIPES["default"],
     "2e-3 cosine, 400 steps": FitRecipe(steps=400, learning_rate=2e-3),
     "2e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=2e-3, stop_psnr_db=40.0),
     "1e-3 cosine, 700 steps": FitRecipe(steps=700, learning_rate=1e-3),

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from neuralfunctionals.data.download import Source, download, missing_files
+from neuralfunctionals.data.shapes import NUM_PICTURES, draw_shapes, shape_labels
 from neuralfunctionals.inr.kernel import cache_directory
 
 # Axes: B images, H rows, W columns, C colours.
@@ -105,10 +106,7 @@ def open_images(
     if name in ("mnist-sample", "fashion-sample"):
         return _open_sample(name)
     if name == "shapes-sample":
-        from neuralfunctionals.data.shapes import draw_shapes
-
-        images, labels = draw_shapes()
-        return _from_arrays(name, images, labels, own_splits(len(images)))
+        return ImageSet(name, (32, 32, 3), shape_labels(), own_splits(NUM_PICTURES), draw_shapes)
     if name == "svhn-grey":
         return _open_svhn(root)
     if name in _SOURCES:

@@ -114,10 +114,11 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
     else:
         expected = f"files ending in {', '.join(_ENDINGS)}"
         files = sorted((p for p in source.rglob("*") if p.suffix in _ENDINGS and p.is_file()), key=_natural)
-        classes = sorted({p.parent for p in files if p.parent != source}, key=_natural)
-        found = [
-            _Network(p, place, classes.index(p.parent) if p.parent in classes else -1) for place, p in enumerate(files)
-        ]
+        folders = sorted({p.parent for p in files if p.parent != source}, key=_natural)
+        # Folders named by numbers are labels, as exported; others are numbered in order.
+        are_labels = all(folder.name.isdecimal() for folder in folders)
+        labels = {folder: int(folder.name) if are_labels else place for place, folder in enumerate(folders)}
+        found = [_Network(p, place, labels.get(p.parent, -1)) for place, p in enumerate(files)]
     if not found:
         raise ValueError(f"Expected {expected} in {source}, but found none.")
     return found

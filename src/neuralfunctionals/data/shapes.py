@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -29,34 +28,40 @@ _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 SHAPES = tuple(_SHAPES)
 
 
-@functools.cache
-def draw_shapes(count: int = 2000, seed: int = 0) -> tuple[UInt8[np.ndarray, "B 32 32 3"], Int[np.ndarray, "B"]]:
-    """One shape on a background of slowly changing colour; the label is the shape, the classes take turns.
+NUM_PICTURES = 2000
+
+
+def shape_labels(count: int = NUM_PICTURES) -> Int[np.ndarray, "B"]:
+    """The classes take turns, in an order that also turns: every tenth picture is not always of one class."""
+    return (np.arange(count) + np.arange(count) // len(SHAPES)) % len(SHAPES)
+
+
+def draw_shapes(indices: Sequence[int] | np.ndarray, seed: int = 0) -> UInt8[np.ndarray, "B 32 32 3"]:
+    """These pictures: one shape on a background of slowly changing colour, each from its own random numbers.
 
     Example:
-        >>> images, labels = draw_shapes(20)
-        >>> images.shape, labels[:4].tolist()
-        ((20, 32, 32, 3), [0, 1, 2, 3])
+        >>> draw_shapes([0, 7]).shape, [SHAPES[i] for i in shape_labels()[[0, 7]]]
+        ((2, 32, 32, 3), ['disc', 'stripes'])
     """
-    generator = np.random.Generator(np.random.Philox(seed))
+    labels = shape_labels(int(max([0, *indices])) + 1)
+    pictures = [
+        _draw(_SHAPES[SHAPES[labels[i]]], np.random.Generator(np.random.Philox(key=[seed, i]))) for i in indices
+    ]
+    return np.stack(pictures) if pictures else np.empty((0, _SIZE, _SIZE, 3), np.uint8)
+
+
+def _draw(is_inside: Callable[[np.ndarray, np.ndarray], np.ndarray], generator: np.random.Generator) -> np.ndarray:
     axis = (np.arange(_SIZE * _FINER) + 0.5) / (_SIZE * _FINER) * 2 - 1
-    y, x = np.meshgrid(axis, axis, indexing="ij")
-    images = np.empty((count, _SIZE, _SIZE, 3), dtype=np.uint8)
-    # The classes take turns in an order that also turns, so that every tenth image is not always of one class.
-    labels = (np.arange(count) + np.arange(count) // len(SHAPES)) % len(SHAPES)
-    for image, label in zip(images, labels, strict=True):
-        background, slope_x, slope_y, colour = generator.uniform(-1, 1, (4, 3))
-        # A colour that stands out from the background.
-        colour = np.where(np.abs(colour - background) < 0.5, -np.sign(background + 1e-9) * 0.8, colour)
-        centre, radius = generator.uniform(-0.3, 0.3, 2), generator.uniform(0.4, 0.65)
-        angle = generator.uniform(-0.35, 0.35)
-        dx, dy = (x - centre[0]) / radius, (y - centre[1]) / radius
-        inside = _SHAPES[SHAPES[label]](
-            dx * np.cos(angle) + dy * np.sin(angle), dy * np.cos(angle) - dx * np.sin(angle)
-        )
-        cover = inside.reshape(_SIZE, _FINER, _SIZE, _FINER).mean((1, 3))[..., None]
-        small_y, small_x = np.meshgrid(*(axis.reshape(_SIZE, _FINER).mean(1),) * 2, indexing="ij")
-        ground = 0.7 * background + 0.15 * (small_x[..., None] * slope_x + small_y[..., None] * slope_y)
-        value = cover * 0.9 * colour + (1 - cover) * ground
-        image[:] = np.clip(np.rint((value + 1) * 127.5), 0, 255)
-    return images, labels
+    y, x = axis[:, None], axis[None, :]
+    background, slope_x, slope_y, colour = generator.uniform(-1, 1, (4, 3))
+    # A colour that stands out from the background.
+    colour = np.where(np.abs(colour - background) < 0.5, -np.sign(background + 1e-9) * 0.8, colour)
+    centre, radius = generator.uniform(-0.3, 0.3, 2), generator.uniform(0.4, 0.65)
+    angle = generator.uniform(-0.35, 0.35)
+    dx, dy = (x - centre[0]) / radius, (y - centre[1]) / radius
+    inside = is_inside(dx * np.cos(angle) + dy * np.sin(angle), dy * np.cos(angle) - dx * np.sin(angle))
+    cover = inside.reshape(_SIZE, _FINER, _SIZE, _FINER).mean((1, 3))[..., None]
+    coarse = axis.reshape(_SIZE, _FINER).mean(1)
+    ground = 0.7 * background + 0.15 * (coarse[None, :, None] * slope_x + coarse[:, None, None] * slope_y)
+    value = cover * 0.9 * colour + (1 - cover) * ground
+    return np.clip(np.rint((value + 1) * 127.5), 0, 255).astype(np.uint8)
