@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slow-count", type=int, default=6, help="images fitted one by one, a round")
-    parser.add_argument("--jax-batches", default="16,64,256", help="batch sizes to try with JAX; the best counts")
+    parser.add_argument("--jax-batches", default="16,64", help="batch sizes to try with JAX; the best counts")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     images = open_images(options.images)
@@ -164,7 +164,7 @@ def main() -> None:
         found["fast, fixed steps"].add_round(len(pixels), partial(ours, pixels, fixed))
         found["default"].add_round(len(half), partial(ours, half, "default"))
         for size, jax_fit in jax_fits.items():
-            count = max(size, min(512, len(starts)) // size * size)
+            count = max(size, min(128, len(starts)) // size * size)
             found["jax vmap"].add_round(count, partial(run_jax, jax_fit, size, count, starts, targets.numpy(), steps))
         found["same loop"].add_round(len(few), partial(fit_one_by_one, few, steps, fast.rates().tolist()))
         found["usual way"].add_round(len(few), partial(fit_one_by_one, few, slow.steps, slow.rates().tolist()))
