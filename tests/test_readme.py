@@ -41,6 +41,15 @@ def test_examples_run(path, tmp_path):
     assert run([str(path)], cwd=tmp_path)
 
 
+def test_guides_code_runs_after_its_commands(tmp_path):
+    """The guide to fitting, from its first command to its last line of Python."""
+    text = (ROOT / "docs/guide/fitting.md").read_text()
+    (commands,) = re.findall(r"```\n(nf .*?)```", text, re.S)
+    for command in commands.splitlines():
+        run(["-m", "neuralfunctionals.cli"], *command.split()[1:], cwd=tmp_path)
+    run(["-c"], "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), cwd=tmp_path)
+
+
 def test_shuffling_changes_the_weights_but_neither_function_nor_answers(tmp_path):
     picture = tmp_path / "shuffled.png"
     lines = run([str(ROOT / "examples/shuffled_neurons.py"), "--picture", str(picture)], cwd=tmp_path).splitlines()

@@ -1,7 +1,39 @@
 """Weight-space learning: models that take the weights of other networks as input."""
 
-from neuralfunctionals import layers, models, testing
-from neuralfunctionals.weight_space import LayerSpec, NetworkSpec, NeuronPermutation, WeightSpaceFeatures
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from neuralfunctionals import data, inr, layers, models, testing
+    from neuralfunctionals.weight_space import LayerSpec, NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 __version__ = "0.1.0"
-__all__ = ["LayerSpec", "NetworkSpec", "NeuronPermutation", "WeightSpaceFeatures", "layers", "models", "testing"]
+
+# Loaded when first used, so that commands can print their help without waiting for torch.
+_CLASSES = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "WeightSpaceFeatures")
+_PARTS = ("data", "inr", "layers", "models", "testing")
+__all__ = [
+    "LayerSpec",
+    "NetworkSpec",
+    "NeuronPermutation",
+    "WeightSpaceFeatures",
+    "data",
+    "inr",
+    "layers",
+    "models",
+    "testing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CLASSES:
+        return getattr(importlib.import_module("neuralfunctionals.weight_space"), name)
+    if name in _PARTS:
+        return importlib.import_module(f"neuralfunctionals.{name}")
+    raise AttributeError(f"module 'neuralfunctionals' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

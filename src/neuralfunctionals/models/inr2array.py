@@ -7,11 +7,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.inr import initial_limits
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
 from neuralfunctionals.models.pretrained import Pretrained
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, M latents (one for each patch of the image), D latent channels, N packed entries.
 
@@ -158,19 +159,11 @@ class _JointDecoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.mlp = mlp_head(latent_channels, [hidden], spec.num_entries)
-        start = [_siren_start(spec, g, omega) for g in spec.groups]
+        limits = initial_limits(spec, omega=omega)
+        start = [torch.empty(g.size).uniform_(-x, x) for g, x in zip(spec.groups, limits, strict=True)]
         self.base = nn.Parameter(torch.cat(start))
         self.scale = nn.Parameter(torch.stack([x.square().mean().sqrt() for x in start]))
 
     def forward(self, latents: Float[Tensor, "B D"]) -> Float[Tensor, "B N"]:
         scale = torch.cat([s.expand(g.size) for s, g in zip(self.scale, self.spec.groups, strict=True)])
         return self.base + scale * self.mlp(latents)
-
-
-def _siren_start(spec: NetworkSpec, group: Group, omega: float) -> Float[Tensor, "n"]:
-    fan_in = spec.layers[group.layer - 1].in_neurons * spec.layers[group.layer - 1].kernel_size
-    if group.kind == "bias":
-        bound = fan_in**-0.5
-    else:
-        bound = 1 / fan_in if group.layer == 1 else (6 / fan_in) ** 0.5 / omega
-    return torch.empty(group.size).uniform_(-bound, bound)

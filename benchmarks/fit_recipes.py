@@ -1,0 +1,165 @@
+"""Which fitting recipe leaves weights that can be read? Fits/s, PSNR, and one fixed small reader's test accuracy.
+
+Every recipe fits the same images from the same starts; the same reader (message passing between the hidden neurons, on
+weights whose signs and phases are made canonical) is then trained on each set of weights to tell the class.
+
+    python benchmarks/fit_recipes.py --images mnist --train 3000 --test 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from neuralfunctionals.data import open_images
+from neuralfunctionals.data.images import SPLITS
+from neuralfunctionals.inr import RECIPES, FitRecipe, fit
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+COMPARED: dict[str, FitRecipe] = {
+    "fast: 1e-2 cosine, stop at 40 dB": RECIPES["fast"],
+    "sharp: 1e-2 cosine, 150 steps": RECIPES["sharp"],
+    "5e-3 cosine, 300 steps, stop at 40 dB": FitRecipe(steps=300, learning_rate=5e-3, stop_psnr_db=40.0),
+    "default: 3e-3 cosine, stop at 40 dB": RECIPES["default"],
+    "2e-3 cosine, 400 steps": FitRecipe(steps=400, learning_rate=2e-3),
+    "2e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=2e-3, stop_psnr_db=40.0),
+    "1e-3 cosine, 700 steps": FitRecipe(steps=700, learning_rate=1e-3),
+    "slow: 5e-4 constant, 1000 steps": RECIPES["slow"],
+}
+
+
+def make_canonical(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[Tensor, ...]:
+    """Moves every hidden bias, times omega, into [0, pi/2] by exact symmetries of the sine; two hidden layers.
+
+    sin(z) = -sin(-z) changes the sign of a neuron's weights, bias and outgoing weights; sin(z + pi) = -sin(z) shifts
+    the bias and changes the sign of the outgoing weights.
+    """
+    weights, biases = [w[..., 0] for w in features.weights], [b[..., 0] * omega for b in features.biases]
+    for layer in range(2):
+        bias = biases[layer]
+        turns = torch.round(bias / math.pi)  # into [-pi/2, pi/2]
+        bias = bias - turns * math.pi
+        flip = torch.where(bias < 0, -1.0, 1.0)
+        outgoing = torch.where(turns % 2 == 0, 1.0, -1.0) * flip
+        biases[layer] = bias * flip
+        weights[layer] = weights[layer] * flip[..., None]
+        weights[layer + 1] = weights[layer + 1] * outgoing[:, None]
+    return weights[0] * omega, biases[0], weights[1] * omega, biases[1], weights[2]
+
+
+class Reader(nn.Module):
+    """States of the hidden neurons, updated from the other layer's states through the weights and their sizes."""
+
+    def __init__(self, inputs: int, outputs: int, channels: int = 64, rounds: int = 4) -> None:
+        super().__init__()
+        self.start1 = nn.Linear(inputs + 2, channels)
+        self.start2 = nn.Linear(outputs + 2, channels)
+        self.up = nn.ModuleList(self._update(channels) for _ in range(rounds))
+        self.down = nn.ModuleList(self._update(channels) for _ in range(rounds))
+        self.head = nn.Sequential(nn.Linear(4 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 10))
+
+    @staticmethod
+    def _update(channels: int) -> nn.Module:
+        return nn.Sequential(
+            nn.LayerNorm(3 * channels), nn.Linear(3 * channels, channels), nn.GELU(), nn.Linear(channels, channels)
+        )
+
+    def forward(self, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor) -> Tensor:
+        h1 = self.start1(torch.cat([w1 / 10, b1.cos()[..., None], b1.sin()[..., None]], -1))
+        h2 = self.start2(torch.cat([3 * w3.mT, b2.cos()[..., None], b2.sin()[..., None]], -1))
+        size = w2.abs()
+        for up, down in zip(self.up, self.down, strict=True):
+            h2 = h2 + up(torch.cat([h2, w2 @ h1, size @ h1], -1))
+            h1 = h1 + down(torch.cat([h1, w2.mT @ h2, size.mT @ h2], -1))
+        pooled = [h1.mean(1), h1.amax(1), h2.mean(1), h2.amax(1)]
+        return self.head(torch.cat(pooled, -1))
+
+
+def read_accuracy(
+    train: list[Tensor], labels: Tensor, test: list[Tensor], test_labels: Tensor, epochs: int, seed: int
+) -> float:
+    torch.manual_seed(seed)
+    reader = Reader(train[0].shape[-1], train[4].shape[1])
+    optimizer = torch.optim.AdamW(reader.parameters(), lr=2e-3, weight_decay=0.05)
+    batches = math.ceil(len(labels) / 64)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=batches * epochs, pct_start=0.2)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(labels)).split(64):
+            loss = nn.functional.cross_entropy(reader(*[x[batch] for x in train]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    with torch.no_grad():
+        return (reader(*test).argmax(1) == test_labels).float().mean().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", default="mnist-sample")
+    parser.add_argument("--train", type=int, default=2400)
+    parser.add_argument("--test", type=int, default=300)
+    parser.add_argument("--epochs", type=int, default=14)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", help="recipes whose name contains this")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    images = open_images(options.images)
+    parts = []
+    for split, count in (("train", options.train), ("test", options.test)):
+        members = np.flatnonzero(images.splits == SPLITS.index(split))
+        if count > len(members):
+            parser.error(f"{options.images} has {len(members)} {split} images, fewer than {count}")
+        parts.append(members[np.arange(count) * len(members) // count])
+    chosen = np.concatenate(parts)
+    pixels, labels = images.read(chosen), torch.from_numpy(images.labels[chosen])
+    items = torch.stack([torch.from_numpy(chosen), torch.zeros(len(chosen), dtype=torch.int64)], 1)
+
+    table = Table("recipe", "fits/s and core", "PSNR min", "median", "mean steps", "reader's test accuracy")
+    results = []
+    engine = ""
+    for name, recipe in COMPARED.items():
+        if options.only and options.only not in name:
+            continue
+        # Seconds of the processor, so that other work on the machine does not count.
+        started = time.process_time()
+        fitted = fit(pixels, recipe=recipe, items=items, num_threads=options.threads)
+        seconds, engine = time.process_time() - started, fitted.engine
+        networks = list(make_canonical(fitted.features))
+        train, test = [x[: options.train] for x in networks], [x[options.train :] for x in networks]
+        found = [
+            read_accuracy(train, labels[: options.train], test, labels[options.train :], options.epochs, seed)
+            for seed in range(options.seeds)
+        ]
+        result = {
+            "recipe": name,
+            "fits_per_core_second": round(len(chosen) / seconds, 1),
+            "psnr_db_min": round(fitted.psnr_db.min().item(), 1),
+            "psnr_db_median": round(fitted.psnr_db.median().item(), 1),
+            "mean_steps": round(fitted.steps.float().mean().item(), 1),
+            "accuracy": round(statistics.mean(found), 4),
+            "accuracies": [round(x, 4) for x in found],
+        }
+        results.append(result)
+        table.add_row(
+            name,
+            *(str(result[key]) for key in ("fits_per_core_second", "psnr_db_min", "psnr_db_median", "mean_steps")),
+            f"{result['accuracy']:.1%}",
+        )
+        print(json.dumps(result), flush=True)
+    Console().print(table)
+    print(json.dumps({"benchmark": "fit_recipes", **vars(options), "engine": engine, "results": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,486 @@
+"""From images to a store of fitted sine networks, and from the store to batches: `fit_dataset`, `WeightDataset`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from neuralfunctionals.data.images import SPLITS, ImageSet
+from neuralfunctionals.data.store import Store, StoreError, StoreHeader
+from neuralfunctionals.inr import FitRecipe, choose_engine, find_recipe, fit
+from neuralfunctionals.inr.fit import num_cores
+from neuralfunctionals.inr.siren import require_convention
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+
+# Axes: B items.
+
+
+@dataclass(frozen=True, eq=False)
+class FitPlan:
+    """Which items a dataset has and how they are fitted: everything that decides its bytes."""
+
+    image_set: ImageSet
+    items: Int[np.ndarray, "B 2"]
+    """Source index and copy of each item, in source order."""
+    recipe: FitRecipe
+    spec: NetworkSpec
+    omega: float
+    convention: str
+    seed: int
+    engine: str
+    header: StoreHeader
+
+    @classmethod
+    def make(
+        cls,
+        image_set: ImageSet,
+        *,
+        recipe: str | FitRecipe = "default",
+        copies: int = 1,
+        limit: int | None = None,
+        psnr_db: float | None = None,
+        hidden: Sequence[int] = (32, 32),
+        omega: float = 30.0,
+        convention: str = "paper",
+        seed: int = 0,
+        engine: str = "auto",
+        shard_size: int | None = None,
+    ) -> FitPlan:
+        """Plans a dataset.
+
+        Args:
+            image_set: The images.
+            recipe: How each network is trained.
+            copies: Networks for each training image, from independent starts; validation and test images get one.
+            limit: This many images, spread over the splits in proportion; all if missing.
+            psnr_db: Stop each network at this quality.
+            hidden: Widths of the hidden layers.
+            omega: Frequency of the sines.
+            convention: How inputs and outputs are meant.
+            seed: Start of the random numbers of the whole dataset.
+            engine: See `inr.fit`.
+            shard_size: Items fitted and written together; chosen by the number of items if missing.
+        """
+        if copies < 1:
+            raise ValueError(f"Expected at least one copy of each image, but got {copies}.")
+        if seed < 0:
+            raise ValueError(f"Expected a seed of at least 0, but got {seed}.")
+        require_convention(convention)
+        chosen = find_recipe(recipe)
+        chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=float(psnr_db))
+        sources = image_set.select(limit)
+        counts = np.where(image_set.splits[sources] == SPLITS.index("train"), copies, 1)
+        copy = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        items = np.stack([np.repeat(sources, counts), copy], axis=1)
+        spec = NetworkSpec.mlp([2, *hidden, image_set.shape[2]])
+        engine = choose_engine(engine, spec)
+        provenance = {
+            "kind": "fitted sine networks",
+            "images": image_set.name,
+            "images_sha256": image_set.digest(sources),
+            "image_shape": list(image_set.shape),
+            "recipe": chosen.to_dict(),
+            "copies": copies,
+            "limit": limit,
+            "omega": float(omega),
+            "convention": convention,
+            "seed": seed,
+            "engine": engine,
+        }
+        if shard_size is None:
+            shard_size = min(512, max(16, len(items) // 16))
+        header = StoreHeader(len(items), shard_size, spec, provenance)
+        return cls(image_set, items, chosen, spec, float(omega), convention, seed, engine, header)
+
+    def task(self, shard: int) -> ShardTask:
+        """All that a worker needs to fit a shard."""
+        items = self.items[list(self.header.items_of(shard))]
+        sources = items[:, 0]
+        return ShardTask(
+            self.header.items_of(shard).start,
+            items,
+            self.image_set.read(sources),
+            self.image_set.labels[sources],
+            self.image_set.splits[sources],
+            self.recipe,
+            self.spec.widths[1:-1],
+            self.omega,
+            self.convention,
+            self.seed,
+            self.engine,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ShardTask:
+    """One shard to fit: small enough to send to another machine, and the same work wherever it is done."""
+
+    first_item: int
+    items: np.ndarray
+    images: np.ndarray
+    labels: np.ndarray
+    splits: np.ndarray
+    recipe: FitRecipe
+    hidden: tuple[int, ...]
+    omega: float
+    convention: str
+    seed: int
+    engine: str
+
+    def run(self, progress: Callable[[int], None] | None = None) -> FittedShard:
+        """Fits the shard on one thread."""
+        result = fit(
+            self.images,
+            recipe=self.recipe,
+            hidden=self.hidden,
+            omega=self.omega,
+            convention=self.convention,
+            seed=self.seed,
+            items=torch.from_numpy(self.items),
+            engine=self.engine,
+            num_threads=1,
+            progress=progress,
+        )
+        tensors = {
+            "weights": result.features.to_vectors().numpy(),
+            "image": self.images,
+            "label": self.labels.astype(np.int64),
+            "split": self.splits,
+            "source_index": self.items[:, 0].astype(np.int64),
+            "copy": self.items[:, 1].astype(np.int64),
+            "psnr_db": result.psnr_db.numpy(),
+        }
+        columns = zip(
+            self.items.tolist(),
+            self.labels.tolist(),
+            self.splits.tolist(),
+            result.psnr_db.tolist(),
+            result.steps.tolist(),
+            result.restarts.tolist(),
+            result.missed.tolist(),
+            strict=True,
+        )
+        metadata = [
+            {
+                "item": self.first_item + place,
+                "source_index": source_index,
+                "copy": copy,
+                "label": label,
+                "split": SPLITS[split],
+                "psnr_db": round(psnr_db, 4),
+                "steps": steps,
+                "restarts": restarts,
+                "missed_psnr": missed,
+            }
+            for place, ((source_index, copy), label, split, psnr_db, steps, restarts, missed) in enumerate(columns)
+        ]
+        return FittedShard(tensors, metadata)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedShard:
+    """What a worker hands back."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: list[dict[str, Any]]
+
+
+def fit_dataset(
+    plan: FitPlan,
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    share: tuple[int, int] = (0, 1),
+    ray_address: str | None = None,
+    progress: Callable[[int, Sequence[float]], None] | None = None,
+) -> Store:
+    """Fits what is missing in the store; finished shards stay as they are.
+
+    Args:
+        plan: What to fit.
+        out: The store's directory, new or begun with the same plan.
+        workers: Shards fitted at the same time, one thread each; all cores if missing.
+        share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
+        ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
+        progress: Called with the number of items finished since the last call, and with the PSNR of a finished shard.
+    """
+    store = Store.create(out, plan.header)
+    mine = range(share[0], plan.header.num_shards, share[1])
+    finished = [shard for shard in mine if store.has_shard(shard)]
+    store.require_intact(finished)
+    left = [shard for shard in mine if not store.has_shard(shard)]
+    report = progress or (lambda count, psnr_db: None)
+    workers = workers or num_cores()
+    run = (
+        _run_here(plan, left, workers, lambda count: report(count, ()))
+        if ray_address is None
+        else _run_on_ray(plan, left, workers, ray_address)
+    )
+    with closing(run):
+        for shard, fitted in run:
+            store.write_shard(shard, fitted.tensors, fitted.metadata)
+            report(0 if ray_address is None else len(fitted.metadata), fitted.tensors["psnr_db"].tolist())
+    return store
+
+
+def _run_here(
+    plan: FitPlan, shards: Iterable[int], workers: int, report: Callable[[int], None]
+) -> Generator[tuple[int, FittedShard]]:
+    """Shards in threads: the engines leave the interpreter's lock while they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(workers)
+    stopped = threading.Event()
+
+    def report_or_stop(count: int) -> None:
+        if stopped.is_set():
+            raise CancelledError
+        report(count)
+
+    try:
+        waiting = deque(shards)
+        running: dict[Future[FittedShard], int] = {}
+        while waiting or running:
+            # Few shards ahead of those in work: memory stays the same for any number of images.
+            while waiting and len(running) < workers + 1:
+                shard = waiting.popleft()
+                running[pool.submit(plan.task(shard).run, report_or_stop)] = shard
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda f: running[f]):
+                yield running.pop(future), future.result()
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def _run_on_ray(plan: FitPlan, shards: Iterable[int], workers: int, address: str) -> Generator[tuple[int, FittedShard]]:
+    """Shards as tasks of a Ray cluster; those of a worker that died go to another."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("Fitting on a Ray cluster needs ray: pip install 'neuralfunctionals[cluster]'.") from error
+    waiting = deque(shards)
+    if not waiting:
+        return
+    was_running = ray.is_initialized()
+    if not was_running:
+        try:
+            _require_answer(address)
+            if address == "local":
+                ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"No Ray cluster answers at '{address}': {error}. Start one with 'ray start --head'."
+            ) from error
+    try:
+        run = ray.remote(num_cpus=1, max_retries=-1)(_run_task)
+        capacity = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        running: dict[Any, int] = {}
+        while waiting or running:
+            while waiting and len(running) < 2 * capacity:
+                shard = waiting.popleft()
+                running[run.remote(plan.task(shard))] = shard
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                yield running.pop(reference), ray.get(reference)
+    finally:
+        if not was_running:
+            ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _run_task(task: ShardTask) -> FittedShard:
+    torch.set_num_threads(1)
+    return task.run()
+
+
+@dataclass(frozen=True, eq=False)
+class WeightItems:
+    """Some items of a dataset: one, or a batch.
+
+    For one item `label`, `source_index` and `copy` are numbers, `split` a string, `image` is `(H, W, C)`, `features` a
+    batch of one; for several they are tensors, a list, `(B, H, W, C)` and a batch.
+    """
+
+    features: WeightSpaceFeatures | None
+    """The weights, of one channel; nothing for a store of latents."""
+    label: Any
+    image: Tensor | None
+    split: Any
+    source_index: Any
+    copy: Any
+    tensors: dict[str, Tensor]
+    """Everything the store holds for these items, by name."""
+
+    @property
+    def latents(self) -> Tensor | None:
+        """Latents, if the store holds them."""
+        return self.tensors.get("latents")
+
+
+class WeightDataset:
+    """A store of networks as a dataset: items and shuffled batches straight from the memory map.
+
+    Works as a map-style dataset of `torch.utils.data.DataLoader` with `collate_fn=lambda items: items`, which then gets
+    whole batches.
+
+    Args:
+        path: The store's directory. A store that is still being made shows the shards finished so far.
+
+    Raises:
+        StoreError: If the store is of another version, or damage is found; `nf data verify` reads every byte.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.store = Store(path)
+        shards = self.store.shards
+        if not shards:
+            raise StoreError(f"The store at {path} has no finished shard yet. Repeat the command that makes it.")
+        self._shards = {shard: self.store.map_tensors(shard) for shard in shards}
+        self.tensor_names = tuple(sorted(self._shards[shards[0]]))
+        # One number an item: small enough to hold, and then one lookup instead of one in every shard.
+        self._columns = {
+            name: np.concatenate([tensors[name] for tensors in self._shards.values()])
+            for name, first in self._shards[shards[0]].items()
+            if first.ndim == 1
+        }
+        self._place = np.full(self.store.header.num_items, -1)
+        self._items = np.concatenate([np.array(self.store.header.items_of(shard)) for shard in shards])
+        self._place[self._items] = np.arange(len(self._items))
+
+    @property
+    def path(self) -> Path:
+        """The store's directory."""
+        return self.store.path
+
+    @property
+    def spec(self) -> NetworkSpec:
+        """The networks' spec."""
+        if self.store.header.spec is None:
+            raise ValueError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
+        return self.store.header.spec
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How the items were made."""
+        return dict(self.store.header.provenance)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no shard is missing."""
+        return len(self._shards) == self.store.header.num_shards
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    # Choosing.
+
+    def select(self, indices: Sequence[int] | np.ndarray | Tensor) -> WeightDataset:
+        """These items only, as a dataset that shares the memory map."""
+        chosen = object.__new__(WeightDataset)
+        chosen.__dict__.update(self.__dict__)
+        chosen._items = self._items[np.asarray(indices)]
+        return chosen
+
+    def split(self, name: str) -> WeightDataset:
+        """The items of `"train"`, `"val"` or `"test"`."""
+        if name not in SPLITS:
+            raise ValueError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
+        return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
+
+    # Reading.
+
+    def column(self, name: str) -> Tensor:
+        """One named tensor for all items: `label`, `split`, `psnr_db`, ..."""
+        return self._gather(name, self._items)
+
+    def metadata(self, index: int) -> dict[str, Any]:
+        """What the index says about one item."""
+        shard, row = divmod(int(self._items[index]), self.store.header.shard_size)
+        return self.store.read_index(shard)[0][row]
+
+    def __getitem__(self, index: int | Sequence[int] | slice | np.ndarray | Tensor) -> WeightItems:
+        if isinstance(index, (int, np.integer)):
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"Item {index} of a dataset of {len(self)}.")
+            return self._make(self._items[[index]], alone=True)
+        return self._make(
+            self._items[index if isinstance(index, slice) else np.asarray(index, dtype=np.int64)], alone=False
+        )
+
+    def __getitems__(self, indices: Sequence[int]) -> WeightItems:
+        return self[indices]
+
+    def batches(
+        self, batch_size: int, *, shuffle: bool = True, generator: torch.Generator | None = None
+    ) -> Iterator[WeightItems]:
+        """All items once, in batches; the last may be smaller."""
+        order = torch.randperm(len(self), generator=generator) if shuffle else torch.arange(len(self))
+        for part in order.split(batch_size):
+            yield self[part]
+
+    def _make(self, items: np.ndarray, *, alone: bool) -> WeightItems:
+        tensors = {name: self._gather(name, items) for name in self.tensor_names}
+        features = None
+        if "weights" in tensors:
+            features = WeightSpaceFeatures(self.spec, tensors["weights"][..., None])
+        codes = tensors["split"].tolist() if "split" in tensors else [None] * len(items)
+        splits = [None if code is None else SPLITS[code] for code in codes]
+
+        def value(name: str) -> Any:
+            found = tensors.get(name)
+            return found if found is None or not alone else found[0].item() if found.ndim == 1 else found[0]
+
+        return WeightItems(
+            features,
+            value("label"),
+            value("image"),
+            splits[0] if alone else splits,
+            value("source_index"),
+            value("copy"),
+            {name: tensor[0] for name, tensor in tensors.items()} if alone else tensors,
+        )
+
+    def _gather(self, name: str, items: np.ndarray) -> Tensor:
+        if name not in self.tensor_names:
+            raise ValueError(f"Expected one of the tensors {list(self.tensor_names)}, but got {name!r}.")
+        if name in self._columns:
+            return torch.from_numpy(self._columns[name][self._place[items]])
+        shards, rows = np.divmod(items, self.store.header.shard_size)
+        arrays = {shard: self._shards[shard][name] for shard in np.unique(shards).tolist()}
+        first = next(iter(self._shards.values()))[name]
+        gathered = np.empty((len(items), *first.shape[1:]), dtype=first.dtype)
+        if len(items) < 16 * len(arrays):
+            for place, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+                gathered[place] = arrays[shard][row]
+        else:
+            for shard, array in arrays.items():
+                here = shards == shard
+                gathered[here] = array[rows[here]]
+        return torch.from_numpy(gathered)
+
+    def __repr__(self) -> str:
+        return f"WeightDataset({self.path}: {len(self)} items of {self.store.header.spec})"

@@ -1,0 +1,328 @@
+"""Other people's formats, in and out: one `.pth` a network in labelled folders, directories of `state_dict`s, flat npz.
+
+Files from elsewhere are read as data only: tensors are unpickled with `weights_only`, arrays without objects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neuralfunctionals.data.images import SPLITS, own_splits
+from neuralfunctionals.data.inr_dataset import WeightDataset
+from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.inr.siren import convert_convention, require_convention
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+
+FORMATS = ("nfn-sirens", "state-dicts", "npz")
+_SHARD_SIZE = 512
+_NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
+_NFN_FILE = re.compile(r"net(?P<index>\d+)\.pth")
+_ENDINGS = (".pth", ".pt", ".safetensors")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Network:
+    """One network to import: where it is and what is known about it."""
+
+    file: Path
+    source_index: int
+    label: int
+
+
+def import_networks(
+    kind: str,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    convention: str = "paper",
+    omega: float = 30.0,
+    progress: Progress | None = None,
+) -> Store:
+    """Makes a store from networks in another format; whole or not at all.
+
+    Args:
+        kind: `nfn-sirens` (`<prefix>_<label>s/net<i>.pth`), `state-dicts` (a directory of `.pth`, `.pt` or
+            `.safetensors` files, whose sub-directories are classes), or `npz` (`weights` and `spec`, as exported).
+        source: The directory or file.
+        out: The new store.
+        convention: How the weights are meant; written down, not converted.
+        omega: Frequency of the sines.
+        progress: Called with the number of networks done and in all.
+    """
+    _require_format(kind)
+    require_convention(convention)
+    source, out = Path(source), Path(out)
+    if not source.exists():
+        raise ValueError(f"Expected something to import at {source}, but there is nothing.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
+    provenance = {
+        "kind": "imported networks",
+        "format": kind,
+        "source": source.name,
+        "convention": convention,
+        "omega": float(omega),
+    }
+    report = progress or (lambda done, total: None)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = out.with_name(f".{out.name}-{os.getpid()}")
+    scratch.mkdir()
+    try:
+        if kind == "npz":
+            _import_npz(source, scratch, provenance, report)
+        else:
+            _import_files(_find_networks(kind, source), scratch, provenance, report)
+        if out.is_dir():
+            out.rmdir()
+        os.replace(scratch, out)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return Store(out)
+
+
+def _require_format(name: str) -> None:
+    if name not in FORMATS:
+        raise ValueError(f"Expected a format, one of {list(FORMATS)}, but got '{name}'.")
+
+
+def _find_networks(kind: str, source: Path) -> list[_Network]:
+    if not source.is_dir():
+        raise ValueError(f"Expected a directory of networks, but {source} is a file.")
+    if kind == "nfn-sirens":
+        expected = "folders named <prefix>_<label>s with files net<i>.pth"
+        found = [
+            _Network(file, int(number["index"]), int(folder["label"]))
+            for file in source.rglob("*.pth")
+            if (folder := _NFN_FOLDER.fullmatch(file.parent.name)) and (number := _NFN_FILE.fullmatch(file.name))
+        ]
+        found.sort(key=lambda n: (n.source_index, n.label))
+        if len({n.source_index for n in found}) < len(found):  # numbered anew in each folder
+            found = [_Network(n.file, place, n.label) for place, n in enumerate(found)]
+    else:
+        expected = f"files ending in {', '.join(_ENDINGS)}"
+        files = sorted((p for p in source.rglob("*") if p.suffix in _ENDINGS and p.is_file()), key=_natural)
+        folders = sorted({p.parent for p in files if p.parent != source}, key=_natural)
+        # Folders named by numbers are labels, as exported; others are numbered in order.
+        are_labels = all(folder.name.isdecimal() for folder in folders)
+        labels = {folder: int(folder.name) if are_labels else place for place, folder in enumerate(folders)}
+        found = [_Network(p, place, labels.get(p.parent, -1)) for place, p in enumerate(files)]
+    if not found:
+        raise ValueError(f"Expected {expected} in {source}, but found none.")
+    return found
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sorts net2 before net10."""
+    return [(0, int(x), "") if x.isdecimal() else (1, 0, x) for x in re.split(r"(\d+)", os.fspath(path)) if x]
+
+
+def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a `.pth`, `.pt` or `.safetensors` file; whatever else it holds is refused, not run."""
+    file = Path(file)
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            content: Any = load_file(file)
+        else:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a hostile or damaged file may fail in any way
+        reason = str(error).strip().splitlines()
+        raise ValueError(
+            f"Refused {file}: it holds more than tensors, or is damaged ({(reason or [type(error).__name__])[0]}). "
+            "Expected a state_dict; nothing in it was run."
+        ) from error
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
+        raise ValueError(
+            f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
+        )
+    return {str(name): tensor.float() for name, tensor in content.items()}
+
+
+def _import_files(networks: list[_Network], out: Path, provenance: dict[str, Any], report: Progress) -> None:
+    spec = _read_spec(networks[0].file)
+    splits = own_splits(len(networks))
+    store = Store.create(out, StoreHeader(len(networks), _SHARD_SIZE, spec, provenance))
+    for shard in range(store.header.num_shards):
+        items = store.header.items_of(shard)
+        rows = []
+        for item in items:
+            file = networks[item].file
+            try:
+                rows.append(WeightSpaceFeatures.from_state_dicts([read_state_dict(file)], spec).to_vectors()[0])
+            except ValueError as error:
+                raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        chosen = [networks[item] for item in items]
+        tensors = {
+            "weights": torch.stack(rows).numpy(),
+            "label": np.array([n.label for n in chosen], dtype=np.int64),
+            "source_index": np.array([n.source_index for n in chosen], dtype=np.int64),
+            "copy": np.zeros(len(chosen), dtype=np.int64),
+            "split": splits[list(items)],
+        }
+        names = [os.path.join(n.file.parent.name, n.file.name) for n in chosen]
+        store.write_shard(shard, tensors, _metadata(tensors, items, [{"file": name} for name in names]))
+        report(items.stop, len(networks))
+
+
+def _read_spec(file: Path) -> NetworkSpec:
+    try:
+        return NetworkSpec.from_state_dict(read_state_dict(file))
+    except ValueError as error:
+        raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+
+
+def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "item": item,
+            "source_index": int(tensors["source_index"][row]),
+            "copy": int(tensors["copy"][row]),
+            "label": int(tensors["label"][row]),
+            "split": SPLITS[int(tensors["split"][row])],
+            **more[row],
+        }
+        for row, item in enumerate(items)
+    ]
+
+
+def _import_npz(source: Path, out: Path, provenance: dict[str, Any], report: Progress) -> None:
+    try:
+        with np.load(source, allow_pickle=False) as arrays:
+            content = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a hostile or damaged file may fail in any way
+        raise ValueError(
+            f"Refused {source}: it is no npz file of plain arrays ({error}). Nothing in it was run."
+        ) from error
+    if "weights" not in content or "spec" not in content or content["weights"].ndim != 2:
+        raise ValueError(
+            f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {source}, but found "
+            f"{sorted(content)}. nf data export npz shows the form."
+        )
+    spec = NetworkSpec.from_json(str(content.pop("spec")))
+    count = len(content["weights"])
+    weights = torch.from_numpy(content.pop("weights").astype(np.float32))
+    content["weights"] = WeightSpaceFeatures.from_vectors(spec, weights).to_vectors().numpy()
+    content.setdefault("label", np.full(count, -1))
+    content.setdefault("source_index", np.arange(count))
+    content.setdefault("copy", np.zeros(count))
+    content.setdefault("split", own_splits(count))
+    for name in ("label", "source_index", "copy"):
+        content[name] = content[name].astype(np.int64)
+    content["split"] = content["split"].astype(np.uint8)
+    wrong = {name: array.shape for name, array in content.items() if array.shape[:1] != (count,)}
+    if wrong or not np.isin(content["split"], range(len(SPLITS))).all():
+        raise ValueError(
+            f"Expected {count} entries in every array of {source} and splits 0, 1, 2, but got {wrong or 'others'}."
+        )
+    store = Store.create(out, StoreHeader(count, _SHARD_SIZE, spec, provenance))
+    for shard in range(store.header.num_shards):
+        items = store.header.items_of(shard)
+        tensors = {name: array[items.start : items.stop] for name, array in content.items()}
+        store.write_shard(shard, tensors, _metadata(tensors, items, [{}] * len(items)))
+        report(items.stop, count)
+
+
+def export_networks(
+    kind: str,
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    prefix: str = "siren",
+    convention: str | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Writes the networks of a store in another format; whole or not at all.
+
+    Args:
+        kind: `nfn-sirens`, `state-dicts` or `npz`; see `import_networks`.
+        store: The store's directory.
+        out: A new directory, or a file for `npz`.
+        prefix: Start of the folders' names for `nfn-sirens`.
+        convention: The convention to write; that of the store if missing.
+        progress: Called with the number of networks done and in all.
+
+    Returns:
+        The number of networks.
+    """
+    _require_format(kind)
+    dataset = WeightDataset(store)
+    own = dataset.provenance.get("convention", "paper")
+    wanted = convention or own
+    require_convention(wanted)
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"Expected a new place to export to, but {out} is there already. Name another one.")
+    report = progress or (lambda done, total: None)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    scratch = out.with_name(f".{out.name}-{os.getpid()}")
+    scratch.mkdir()
+    try:
+        if kind == "npz":
+            _export_npz(dataset, scratch / "networks.npz", own, wanted)
+            os.replace(scratch / "networks.npz", out)
+            scratch.rmdir()
+        else:
+            for index, name, state_dict in _named_networks(dataset, kind, prefix, own, wanted):
+                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+                torch.save(state_dict, scratch / name)
+                report(index + 1, len(dataset))
+            if out.is_dir():
+                out.rmdir()
+            os.replace(scratch, out)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return len(dataset)
+
+
+def _named_networks(
+    dataset: WeightDataset,
+    kind: str,
+    prefix: str,
+    own: str,
+    wanted: str,
+) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
+    has_copies = bool((dataset.column("copy") > 0).any())
+    last = dataset.spec.num_layers - 1
+    for start in range(0, len(dataset), 256):
+        items = dataset[start : start + 256]
+        assert items.features is not None
+        networks = convert_convention(items.features, own, wanted).to_state_dicts()
+        keys = zip(networks, items.label.tolist(), items.source_index.tolist(), strict=True)
+        for place, (state_dict, label, source_index) in enumerate(keys, start=start):
+            if kind == "state-dicts":
+                yield place, f"{label}/network{place:06d}.pth", state_dict
+                continue
+            # Their module keeps a sine layer's weights under .linear and those of the last layer directly.
+            names = [layer.name for layer in dataset.spec.layers]
+            theirs = [f"net.{i}" if i == last else f"net.{i}.linear" for i in range(last + 1)]
+            renamed = {
+                f"{new}.{kind}": state_dict[f"{old}.{kind}"]
+                for old, new in zip(names, theirs, strict=True)
+                for kind in ("weight", "bias")
+            }
+            yield place, f"{prefix}_{label}s/net{place if has_copies else source_index}.pth", renamed
+
+
+def _export_npz(dataset: WeightDataset, out: Path, own: str, wanted: str) -> None:
+    features = WeightSpaceFeatures.from_vectors(dataset.spec, dataset.column("weights"))
+    arrays = {name: dataset.column(name).numpy() for name in dataset.tensor_names if name != "weights"}
+    weights = convert_convention(features, own, wanted).to_vectors().numpy()
+    content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(dataset.spec.to_json())}
+    np.savez(out, **content)

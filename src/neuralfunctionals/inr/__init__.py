@@ -1,0 +1,36 @@
+"""The input networks: sine networks, how they are fitted to images and rendered."""
+
+from neuralfunctionals.inr.coordinates import image_grid
+from neuralfunctionals.inr.fit import (
+    RECIPES,
+    FitRecipe,
+    FitResult,
+    choose_engine,
+    find_recipe,
+    fit,
+    fit_values,
+    image_values,
+)
+from neuralfunctionals.inr.metrics import psnr
+from neuralfunctionals.inr.render import render, render_images
+from neuralfunctionals.inr.siren import CONVENTIONS, Siren, convert_convention, initial_limits, initial_weights
+
+__all__ = [
+    "CONVENTIONS",
+    "RECIPES",
+    "FitRecipe",
+    "FitResult",
+    "Siren",
+    "choose_engine",
+    "convert_convention",
+    "find_recipe",
+    "fit",
+    "fit_values",
+    "image_grid",
+    "image_values",
+    "initial_limits",
+    "initial_weights",
+    "psnr",
+    "render",
+    "render_images",
+]

@@ -1,0 +1,456 @@
+"""Fits sine networks to images by the thousand: recipes, the fitting loop, restarts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Float64, Int, Int32
+from torch import Tensor
+
+from neuralfunctionals.inr import kernel
+from neuralfunctionals.inr.coordinates import image_grid
+from neuralfunctionals.inr.metrics import psnr_from_error
+from neuralfunctionals.inr.siren import initial_weights, require_convention, require_siren
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+
+# Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
+
+_MAX_RESTARTS = 6
+# A fit counts as reached only with this much to spare, so that rendering elsewhere does not fall below it.
+_PSNR_MARGIN_DB = 0.005
+
+
+@dataclass(frozen=True)
+class FitRecipe:
+    """How to train one sine network; the same for all networks of a dataset."""
+
+    steps: int
+    """Steps on the whole image."""
+    learning_rate: float
+    """Peak learning rate."""
+    schedule: str = "cosine"
+    """How the rate falls from its peak: to zero along a cosine or a line, or not at all."""
+    warmup_steps: int = 0
+    """Steps over which the rate rises to its peak."""
+    optimizer: str = "adam"
+    """Adam, or gradient descent with momentum `beta1`."""
+    beta1: float = 0.9
+    """Decay of the mean gradient."""
+    beta2: float = 0.999
+    """Decay of the mean squared gradient (Adam)."""
+    epsilon: float = 1e-8
+    """Added to the root of the mean squared gradient (Adam)."""
+    stop_psnr_db: float | None = None
+    """Stop each network on its own once it is this good."""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "steps": (self.steps >= 1, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "a positive number"),
+            "schedule": (self.schedule in ("cosine", "linear", "constant"), "'cosine', 'linear' or 'constant'"),
+            "warmup_steps": (0 <= self.warmup_steps <= self.steps, "from 0 to the number of steps"),
+            "optimizer": (self.optimizer in ("adam", "sgd"), "'adam' or 'sgd'"),
+            "beta1": (0 <= self.beta1 < 1, "from 0 to below 1"),
+            "beta2": (0 <= self.beta2 < 1, "from 0 to below 1"),
+            "epsilon": (self.epsilon > 0, "a positive number"),
+            "stop_psnr_db": (self.stop_psnr_db is None or math.isfinite(self.stop_psnr_db), "a number of decibels"),
+        }
+        for name, (is_right, expected) in checks.items():
+            if not is_right:
+                raise ValueError(f"Expected the recipe's {name} to be {expected}, but got {getattr(self, name)!r}.")
+
+    def rates(self) -> Float[Tensor, "S"]:
+        """The learning rate of every step."""
+        step = torch.arange(self.steps, dtype=torch.float64)
+        left = {
+            "cosine": 0.5 * (1 + torch.cos(torch.pi * step / self.steps)),
+            "linear": 1 - step / self.steps,
+            "constant": torch.ones_like(step),
+        }[self.schedule]
+        rise = ((step + 1) / max(self.warmup_steps, 1)).clamp(max=1)
+        return (self.learning_rate * left * rise).float()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        return asdict(self)
+
+
+RECIPES: dict[str, FitRecipe] = {
+    "default": FitRecipe(steps=400, learning_rate=3e-3, stop_psnr_db=40.0),
+    "fast": FitRecipe(steps=200, learning_rate=1e-2, stop_psnr_db=40.0),
+    "sharp": FitRecipe(steps=150, learning_rate=1e-2),
+    "slow": FitRecipe(steps=1000, learning_rate=5e-4, schedule="constant"),
+}
+"""Named recipes. `docs/results.md` compares them: speed, quality, and what a reader can do with the weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """Fitted networks and how each of them went."""
+
+    features: WeightSpaceFeatures
+    psnr_db: Float[Tensor, "B"]
+    steps: Int32[Tensor, "B"]
+    restarts: Int32[Tensor, "B"]
+    engine: str
+    missed: Bool[Tensor, "B"]
+    """Where an asked PSNR was not reached."""
+
+
+def fit(
+    images: Tensor | np.ndarray,
+    *,
+    recipe: str | FitRecipe = "default",
+    hidden: Sequence[int] = (32, 32),
+    omega: float = 30.0,
+    convention: str = "paper",
+    psnr_db: float | None = None,
+    seed: int = 0,
+    items: Int[Tensor, "_B 2"] | None = None,
+    engine: str = "auto",
+    num_threads: int | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> FitResult:
+    """Fits one sine network to each image; thousands at once.
+
+    Each network starts from its own random weights, which depend on the seed and its item alone. One that diverges
+    starts again from other weights at a quarter of the learning rate; `restarts` tells.
+
+    Args:
+        images: `(B, H, W)` or `(B, H, W, O)`: bytes, or real numbers in [-1, 1].
+        recipe: A name of `RECIPES`, or a recipe of your own.
+        hidden: Widths of the hidden layers.
+        omega: Frequency of the sines.
+        convention: How inputs and outputs are meant; see `convert_convention`.
+        psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
+        seed: One for the whole dataset.
+        items: Source index and copy number of each image; `(0, 0), (1, 0), ...` if missing.
+        engine: `"native"` is compiled for this processor on first use and does not depend on batches; `"torch"` runs on
+            every device; `"auto"` takes the first that works here.
+        num_threads: For the native engine; all cores if missing.
+        batch_size: Networks trained together by the torch engine.
+        device: Where the torch engine trains.
+        progress: Called with the number of networks finished since the last call.
+
+    Example:
+        >>> result = fit(torch.zeros(2, 8, 8, dtype=torch.uint8), recipe="fast")
+        >>> len(result.features), bool((result.psnr_db >= 40).all())
+        (2, True)
+    """
+    values = image_values(images)
+    height, width = values.shape[1:3]
+    return fit_values(
+        rearrange(values, "B H W O -> B (H W) O"),
+        image_grid(height, width),
+        recipe=recipe,
+        hidden=hidden,
+        omega=omega,
+        convention=convention,
+        psnr_db=psnr_db,
+        seed=seed,
+        items=items,
+        engine=engine,
+        num_threads=num_threads,
+        batch_size=batch_size,
+        device=device,
+        progress=progress,
+    )
+
+
+def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
+    """Images as real numbers in [-1, 1]; bytes `v` become `v / 127.5 - 1`."""
+    images = torch.as_tensor(images)
+    if images.ndim not in (3, 4) or 0 in images.shape[1:]:
+        raise ValueError(
+            "Expected images of shape (number, height, width) or (number, height, width, channels), "
+            f"but got {tuple(images.shape)}. Channels stand last."
+        )
+    images = images if images.ndim == 4 else images[..., None]
+    if images.dtype == torch.uint8:
+        return images.float() / 127.5 - 1
+    if not images.is_floating_point() or not bool(((images >= -1) & (images <= 1)).all()):
+        kind = (
+            f"{images.dtype} from {images.min().item()} to {images.max().item()}" if len(images) else f"{images.dtype}"
+        )
+        raise ValueError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
+    return images.float()
+
+
+def fit_values(
+    values: Float[Tensor, "B P O"],
+    coordinates: Float[Tensor, "P D"],
+    *,
+    recipe: str | FitRecipe = "default",
+    hidden: Sequence[int] = (32, 32),
+    omega: float = 30.0,
+    convention: str = "paper",
+    psnr_db: float | None = None,
+    seed: int = 0,
+    items: Int[Tensor, "_B 2"] | None = None,
+    engine: str = "auto",
+    num_threads: int | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> FitResult:
+    """The same for values in [-1, 1] at any points of any dimension; see `fit`."""
+    chosen = find_recipe(recipe)
+    chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=psnr_db)
+    require_convention(convention)
+    if coordinates.ndim != 2 or values.ndim != 3 or values.shape[1] != coordinates.shape[0]:
+        raise ValueError(
+            "Expected values of shape (number, points, outputs) and coordinates of shape (points, dimensions), but got "
+            f"{tuple(values.shape)} and {tuple(coordinates.shape)}."
+        )
+    if not bool(values.isfinite().all() and coordinates.isfinite().all()):
+        raise ValueError("Expected finite values and coordinates, but some are NaN or infinite.")
+    spec = NetworkSpec.mlp([coordinates.shape[1], *hidden, values.shape[2]])
+    require_siren(spec)
+    if items is None:
+        items = torch.stack([torch.arange(len(values)), torch.zeros(len(values), dtype=torch.int64)], dim=1)
+    if items.shape != (len(values), 2):
+        raise ValueError(
+            f"Expected items of shape ({len(values)}, 2): source index and copy, got {tuple(items.shape)}."
+        )
+    # The convention decides what the network itself sees and says; errors below are on its scale.
+    scale = 0.5 if convention == "dws" else 1.0
+    points = (coordinates.flip(1) if convention == "dws" else coordinates).float()
+    targets = scale * values.float()
+    name = choose_engine(engine, spec, device)
+    train = _train_native if name == "native" else _train_torch
+    stop = chosen.stop_psnr_db
+    job = _Job(
+        spec, points, omega, chosen, 0.0 if stop is None else (2 * scale) ** 2 / 10 ** ((stop + _PSNR_MARGIN_DB) / 10)
+    )
+    report = progress or (lambda count: None)
+    # Worse than a constant picture after many steps: training went astray, though it may end in finite numbers.
+    variance = targets.flatten(1).var(1, correction=0).double()
+
+    parameters = torch.empty(len(values), spec.num_entries)
+    errors = torch.full((len(values),), math.inf, dtype=torch.float64)
+    steps = torch.zeros(len(values), dtype=torch.int32)
+    restarts = torch.zeros(len(values), dtype=torch.int32)
+    left = torch.arange(len(values))
+    for attempt in range(_MAX_RESTARTS + 1):
+        start = initial_weights(spec, items[left], omega=omega, seed=seed, attempt=attempt, convention=convention)
+        slower = replace(job, recipe=replace(chosen, learning_rate=chosen.learning_rate * 0.25**attempt))
+        found, error, taken = train(
+            slower,
+            start,
+            targets[left],
+            num_threads,
+            batch_size,
+            device,
+            report if attempt == 0 else lambda count: None,
+        )
+        error = torch.where(error.isfinite() & found.isfinite().all(1), error, math.inf)
+        better = error < errors[left]
+        parameters[left[better]], errors[left[better]], steps[left[better]] = (
+            found[better],
+            error[better],
+            taken[better],
+        )
+        restarts[left] = attempt
+        astray = ~errors.isfinite() | ((errors > variance) & (errors > 0.01 * scale**2) & (chosen.steps >= 50))
+        left = astray.nonzero()[:, 0]
+        if not len(left):
+            break
+    if not bool(errors.isfinite().all()):
+        raise ValueError(
+            f"{len(left)} of {len(values)} networks diverged in each of {_MAX_RESTARTS + 1} attempts. "
+            f"Expected a recipe that converges, but got {chosen}. Lower its learning rate."
+        )
+    quality = psnr_from_error(errors, peak=2 * scale).float()
+    missed = torch.zeros(len(values), dtype=torch.bool) if stop is None else quality < stop
+    return FitResult(WeightSpaceFeatures.from_vectors(spec, parameters), quality, steps, restarts, name, missed)
+
+
+def find_recipe(recipe: str | FitRecipe) -> FitRecipe:
+    """The recipe of that name."""
+    if isinstance(recipe, FitRecipe):
+        return recipe
+    if recipe not in RECIPES:
+        raise ValueError(f"Expected a fitting recipe, one of {sorted(RECIPES)}, but got {recipe!r}.")
+    return RECIPES[recipe]
+
+
+def choose_engine(engine: str, spec: NetworkSpec, device: str | torch.device = "cpu") -> Literal["native", "torch"]:
+    """The engine that `fit` will use."""
+    if engine not in ("auto", "native", "torch"):
+        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
+    usable = torch.device(device).type == "cpu" and engine != "torch" and kernel.is_available(spec)
+    if engine == "native" and not usable:
+        raise ValueError(
+            "The native engine needs the CPU, a C++ compiler (g++ or clang++; or set CXX) and at most 16 layers. "
+            "Use engine='torch', or 'auto' to take whatever works."
+        )
+    return "native" if usable else "torch"
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    spec: NetworkSpec
+    points: Float[Tensor, "P D"]
+    omega: float
+    recipe: FitRecipe
+    stop_error: float
+
+
+_Trained = tuple[Float[Tensor, "B N"], Float64[Tensor, "B"], Int32[Tensor, "B"]]
+
+
+def _train_native(
+    job: _Job,
+    parameters: Float[Tensor, "B N"],
+    targets: Float[Tensor, "B P O"],
+    num_threads: int | None,
+    batch_size: int | None,
+    device: str | torch.device,
+    report: Callable[[int], None],
+) -> _Trained:
+    recipe = job.recipe
+    rates = recipe.rates()
+    cancelled = torch.zeros(1, dtype=torch.int32)
+    threads = num_threads or num_cores()
+    # Every network is trained alone, so that the pieces change nothing but the grain of the progress bar.
+    pieces = torch.arange(len(parameters)).split(16)
+
+    def run(piece: Tensor) -> _Trained:
+        result = kernel.fit_networks(
+            job.spec,
+            parameters[piece],
+            job.points,
+            targets[piece],
+            rates,
+            omega=job.omega,
+            use_adam=recipe.optimizer == "adam",
+            betas=(recipe.beta1, recipe.beta2),
+            epsilon=recipe.epsilon,
+            stop_error=job.stop_error,
+            cancelled=cancelled,
+        )
+        report(len(piece))
+        return result
+
+    if threads == 1 or len(pieces) == 1:
+        results = [run(piece) for piece in pieces]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                results = list(pool.map(run, pieces))
+            except BaseException:
+                cancelled.fill_(1)
+                pool.shutdown(cancel_futures=True)
+                raise
+    return torch.cat([r[0] for r in results]), torch.cat([r[1] for r in results]), torch.cat([r[2] for r in results])
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _train_torch(
+    job: _Job,
+    parameters: Float[Tensor, "B N"],
+    targets: Float[Tensor, "B P O"],
+    num_threads: int | None,
+    batch_size: int | None,
+    device: str | torch.device,
+    report: Callable[[int], None],
+) -> _Trained:
+    # On the CPU a batch should stay in the cache; elsewhere it should fill the device.
+    size = batch_size or (32 if torch.device(device).type == "cpu" else 2048)
+    results = []
+    for piece, target in zip(parameters.split(size), targets.split(size), strict=True):
+        results.append(_train_batch(job, piece.to(device), job.points.to(device), target.to(device)))
+        report(len(piece))
+    return torch.cat([r[0] for r in results]), torch.cat([r[1] for r in results]), torch.cat([r[2] for r in results])
+
+
+@torch.no_grad()
+def _train_batch(
+    job: _Job, parameters: Float[Tensor, "B N"], points: Float[Tensor, "P D"], targets: Float[Tensor, "B P O"]
+) -> _Trained:
+    """All networks of a batch in step; those that are done leave it."""
+    recipe = job.recipe
+    rates = recipe.rates().tolist()
+    finished = parameters.clone()
+    errors = torch.full((len(parameters),), math.nan, dtype=torch.float64)
+    steps = torch.zeros(len(parameters), dtype=torch.int32)
+    places = torch.arange(len(parameters))
+    first, second = torch.zeros_like(parameters), torch.zeros_like(parameters)
+    power1 = power2 = 1.0
+    for step in range(recipe.steps + 1):
+        is_last = step == recipe.steps
+        error, gradient = mean_squared_gradients(
+            job.spec, parameters, points, targets, omega=job.omega, with_gradient=not is_last
+        )
+        done = ~(error > job.stop_error) | ~error.isfinite() | is_last
+        if bool(done.any()):
+            ready = done.cpu()
+            finished[places[ready]] = parameters[done]
+            errors[places[ready]] = error[done].double().cpu()
+            steps[places[ready]] = step
+            keep = ~done
+            places, targets, gradient = places[~ready], targets[keep], gradient[keep]
+            parameters, first, second = parameters[keep], first[keep], second[keep]
+            if not len(places):
+                break
+        power1, power2 = power1 * recipe.beta1, power2 * recipe.beta2
+        if recipe.optimizer == "adam":
+            first.lerp_(gradient, 1 - recipe.beta1)
+            second.mul_(recipe.beta2).addcmul_(gradient, gradient, value=1 - recipe.beta2)
+            scale = (second / (1 - power2)).sqrt_().add_(recipe.epsilon)
+            parameters.addcdiv_(first, scale, value=-rates[step] / (1 - power1))
+        else:
+            first.mul_(recipe.beta1).add_(gradient)
+            parameters.add_(first, alpha=-rates[step])
+    return finished.cpu(), errors, steps
+
+
+def mean_squared_gradients(
+    spec: NetworkSpec,
+    parameters: Float[Tensor, "B N"],
+    points: Float[Tensor, "P D"],
+    targets: Float[Tensor, "B P O"],
+    *,
+    omega: float,
+    with_gradient: bool = True,
+) -> tuple[Float[Tensor, "B"], Float[Tensor, "B N"]]:
+    r"""Mean squared errors of a batch of sine networks and their gradients, written out.
+
+    With $z = Wh + b$, $h' = \sin\omega z$ and $\delta = \partial/\partial z$: $\partial_W = \delta h^\top$,
+    $\partial_b = \sum\delta$, and $\delta$ of the layer before is $W^\top\delta \cdot \omega\cos\omega z$.
+    """
+    features = WeightSpaceFeatures(spec, parameters[..., None])
+    weights, biases = [w[..., 0] for w in features.weights], [b[..., 0] for b in features.biases]
+    inputs = [points.expand(len(parameters), -1, -1)]
+    slopes: list[Tensor] = []
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        phase = torch.baddbmm(bias[:, None], inputs[-1], weight.mT).mul_(omega)
+        inputs.append(phase.sin())
+        slopes.append(phase.cos_().mul_(omega) if with_gradient else phase)
+    difference = torch.baddbmm(biases[-1][:, None], inputs[-1], weights[-1].mT).sub_(targets)
+    error = difference.square().flatten(1).mean(1)
+    if not with_gradient:
+        return error, torch.zeros_like(parameters)
+    gradient = torch.empty_like(parameters)
+    views = {(g.layer, g.kind): gradient[:, g.start : g.stop].unflatten(1, g.shape) for g in spec.groups}
+    delta = difference.mul_(2 / difference[0].numel())
+    for layer in range(spec.num_layers, 0, -1):
+        views[layer, "weight"].copy_(torch.bmm(delta.mT, inputs[layer - 1]))
+        views[layer, "bias"].copy_(delta.sum(1))
+        if layer > 1:
+            delta = torch.bmm(delta, weights[layer - 1]).mul_(slopes[layer - 2])
+    return error, gradient

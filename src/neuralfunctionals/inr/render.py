@@ -1,0 +1,69 @@
+"""From weights to pictures: many different sine networks at once, differentiable."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from neuralfunctionals.inr.coordinates import image_grid
+from neuralfunctionals.inr.siren import require_convention, require_siren
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, P points, D input dimensions, O outputs.
+
+
+def render(
+    features: WeightSpaceFeatures,
+    coordinates: Float[Tensor, "*B P D"],
+    *,
+    omega: float = 30.0,
+    convention: str = "paper",
+) -> Float[Tensor, "B P O"]:
+    """The values of each network at each point, in [-1, 1] up to the quality of the fit.
+
+    Differentiable with respect to weights and coordinates. Whatever convention the weights follow, coordinates stand
+    row first and values are in the scale of the paper, so that pictures compare directly.
+
+    Args:
+        features: Sine networks, one channel.
+        coordinates: One grid for all, `(P, D)`, or points of its own for each network, `(B, P, D)`.
+        omega: Frequency of the sines.
+        convention: How the weights are meant; see `convert_convention`.
+
+    Example:
+        >>> from neuralfunctionals.inr import Siren, image_grid
+        >>> sirens = WeightSpaceFeatures.from_modules([Siren(), Siren()])
+        >>> render(sirens, image_grid(28, 28)).shape
+        torch.Size([2, 784, 1])
+    """
+    require_siren(features.spec)
+    require_convention(convention)
+    vectors = features.to_vectors()
+    dimension = features.spec.widths[0]
+    expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
+    if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
+        raise ValueError(f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}.")
+    if coordinates.ndim == 3 and len(coordinates) != len(features):
+        raise ValueError(
+            f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}. "
+            "Give one set of points for all networks, or one for each."
+        )
+    if convention == "dws":
+        coordinates = coordinates.flip(-1)
+    x = coordinates.to(vectors.dtype).expand(len(features), -1, -1)
+    last = features.spec.num_layers - 1
+    for i, (weight, bias) in enumerate(zip(features.weights, features.biases, strict=True)):
+        x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
+        x = x if i == last else torch.sin(omega * x)
+    return 2 * x if convention == "dws" else x
+
+
+def render_images(
+    features: WeightSpaceFeatures, height: int, width: int, *, omega: float = 30.0, convention: str = "paper"
+) -> Float[Tensor, "B H W O"]:
+    """The picture of each network on the whole image grid."""
+    grid = image_grid(height, width).to(features.tensor.device)
+    values = render(features, grid, omega=omega, convention=convention)
+    return rearrange(values, "B (H W) O -> B H W O", H=height)

@@ -1,0 +1,146 @@
+"""Sine networks: the module, their initial weights and the two published conventions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import no_type_check
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from neuralfunctionals.weight_space import Group, NetworkSpec, WeightSpaceFeatures
+
+# Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
+
+CONVENTIONS = ("paper", "dws")
+"""How inputs and outputs are meant; see `convert_convention`."""
+
+
+class Siren(nn.Module):
+    r"""An implicit neural representation with sine activations.
+
+    $$ f(x) = W^{(L)} h^{(L-1)} + b^{(L)}, \qquad h^{(i)} = \sin(\omega (W^{(i)} h^{(i-1)} + b^{(i)})),\; h^{(0)} = x $$
+
+    Its `state_dict` has the keys of `NetworkSpec.mlp(widths)`. Weights start as in the reference, biases as in
+    `nn.Linear`.
+    Reference: Sitzmann et al., 2020, https://arxiv.org/abs/2006.09661.
+
+    Args:
+        widths: Neurons from input to output: `[2, 32, 32, 1]` for grey images, `[2, 32, 32, 3]` for colour.
+        omega: Frequency of the sines.
+        seed: Start of the random numbers; drawn from torch's own generator if missing.
+
+    Example:
+        >>> siren = Siren([2, 32, 32, 3])
+        >>> siren(torch.zeros(5, 2)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = 30.0, *, seed: int | None = None) -> None:
+        super().__init__()
+        widths = list(widths)
+        spec = NetworkSpec.mlp(widths)
+        self.omega = omega
+        self.layers = nn.ModuleList(nn.Linear(layer.in_neurons, layer.out_neurons) for layer in spec.layers)
+        seed = int(torch.randint(2**62, ())) if seed is None else seed
+        start = initial_weights(spec, torch.zeros(1, 2, dtype=torch.int64), omega=omega, seed=seed)
+        self.load_state_dict(WeightSpaceFeatures.from_vectors(spec, start).to_state_dicts()[0])
+
+    @no_type_check  # torch.fx calls it with a stand-in for a tensor
+    def forward(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P O"]:
+        """The values at these points."""
+        for layer in self.layers[:-1]:
+            x = torch.sin(self.omega * layer(x))
+        return self.layers[-1](x)
+
+
+def require_siren(spec: NetworkSpec) -> None:
+    """Raises unless the networks can be sine networks: dense layers with biases."""
+    if spec.has_kernels or not all(layer.has_bias for layer in spec.layers):
+        raise ValueError(
+            f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
+            "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."
+        )
+
+
+def require_convention(convention: str) -> None:
+    """Raises unless the convention has a name we know."""
+    if convention not in CONVENTIONS:
+        raise ValueError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
+
+
+def initial_weights(
+    spec: NetworkSpec,
+    items: Int[Tensor, "B 2"],
+    *,
+    omega: float = 30.0,
+    seed: int = 0,
+    attempt: int = 0,
+    convention: str = "paper",
+) -> Float[Tensor, "B N"]:
+    r"""Independent starting weights for each item, the same whatever the batch, the machine or the version of torch.
+
+    Weights are uniform in $\pm 1/n$ for the first layer and $\pm\sqrt{6/n}/\omega$ for the others, biases in
+    $\pm 1/\sqrt n$ (zero for `"dws"`), where $n$ counts incoming neurons. The numbers come from a counter-based
+    generator (Philox) with the seed and the source index as its key, the copy and the attempt as its counter.
+
+    Args:
+        spec: The network.
+        items: Source index and copy number of each item.
+        omega: Frequency of the sines.
+        seed: One for the whole dataset.
+        attempt: Counts restarts after divergence.
+        convention: Whose biases.
+    """
+    require_siren(spec)
+    require_convention(convention)
+    limits = np.repeat(initial_limits(spec, omega=omega, convention=convention), [g.size for g in spec.groups])
+    words = np.empty((len(items), spec.num_entries), dtype=np.uint64)
+    for row, (source_index, copy) in zip(words, items.tolist(), strict=True):
+        # The first word of the counter runs through the entries of the network.
+        row[:] = np.random.Philox(key=[seed, source_index], counter=[0, copy, attempt, 0]).random_raw(spec.num_entries)
+    uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return torch.from_numpy(((2 * uniform - 1) * limits).astype(np.float32))
+
+
+def initial_limits(spec: NetworkSpec, *, omega: float = 30.0, convention: str = "paper") -> list[float]:
+    """The largest starting value of each group of entries; see `initial_weights`."""
+
+    def limit(group: Group) -> float:
+        incoming = spec.widths[group.layer - 1]
+        if group.kind == "bias":
+            return 0.0 if convention == "dws" else 1 / math.sqrt(incoming)
+        return 1 / incoming if group.layer == 1 else math.sqrt(6 / incoming) / omega
+
+    return [limit(group) for group in spec.groups]
+
+
+def convert_convention(features: WeightSpaceFeatures, source: str, target: str) -> WeightSpaceFeatures:
+    r"""The same pictures in the other published convention; exact, as it only reorders and doubles or halves.
+
+    `"paper"`: the first coordinate is the row, the output is the value in [-1, 1]. `"dws"` (Navon et al., 2023): the
+    first coordinate is the column, the output plus 0.5 is the pixel in [0, 1]. A pixel is $(v + 1)/2$, so that
+
+    $$ g(c, r) + \tfrac12 = \frac{f(r, c) + 1}{2} \iff g(c, r) = \tfrac12 f(r, c): $$
+
+    the columns of the first weights change places, and the last weights and biases are halved. Both take coordinates in
+    [-1, 1] with both ends.
+
+    Args:
+        features: Sine networks, one channel or several.
+        source: The convention they follow.
+        target: The convention to follow.
+    """
+    require_siren(features.spec)
+    require_convention(source)
+    require_convention(target)
+    if source == target:
+        return features
+    scale = 0.5 if target == "dws" else 2.0
+    weights, biases = list(features.weights), list(features.biases)
+    weights[0] = weights[0].flip(2)
+    weights[-1], biases[-1] = weights[-1] * scale, biases[-1] * scale
+    return WeightSpaceFeatures.from_tensors(features.spec, weights, biases)

@@ -1,0 +1,281 @@
+import filecmp
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neuralfunctionals.cli import COMMANDS, build_parser, main
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(capsys, *words):
+    """Runs a command here: its exit code, its JSON, what it said on standard error."""
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as leaving:
+        code = leaving.code
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*words):
+    return [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
+
+
+def start(*words):
+    """A process that may be killed."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command(*words), env=ENVIRONMENT, **quiet)
+
+
+def finish(*words, **options):
+    return subprocess.run(command(*words), env=ENVIRONMENT, capture_output=True, text=True, **options)
+
+
+def succeed(*words):
+    done = finish(*words)
+    assert done.returncode == 0, done.stderr
+
+
+def same_files(a, b):
+    names = sorted(p.name for p in a.iterdir())
+    assert names == sorted(p.name for p in b.iterdir())
+    return filecmp.cmpfiles(a, b, names, shallow=False)[0] == names
+
+
+FIT = ("fit", "--images", "mnist-sample", "--limit", "20", "--recipe", "fast", "--shard-size", "8")
+
+
+def test_fit_info_verify(tmp_path, capsys):
+    code, result, err = run(capsys, *FIT, "--out", tmp_path / "s", "--json")
+    assert code == 0
+    assert result["items"] == result["items_fitted"] == 20
+    assert result["psnr_db_min"] >= 40
+    assert result["psnr_db_mean"] >= result["psnr_db_min"]
+    assert result["items_per_second"] > 0
+    assert result["complete"]
+    assert "20/20" in err
+    _, info, _ = run(capsys, "data", "info", tmp_path / "s", "--json")
+    assert info["items"] == 20
+    assert info["splits"] == {"train": 16, "val": 2, "test": 2}
+    assert info["convention"] == "paper"
+    assert info["psnr_db"]["min"] == pytest.approx(result["psnr_db_min"], abs=1e-3)
+    assert run(capsys, "data", "verify", tmp_path / "s", "--json")[1] == {"items": 20, "shards": 3, "intact": True}
+    again = run(capsys, *FIT, "--out", tmp_path / "s", "--json")[1]
+    assert (again["items"], again["items_fitted"]) == (20, 0)
+
+
+def test_a_table_for_people(tmp_path, capsys):
+    code, out, _ = run(capsys, *FIT, "--out", tmp_path / "s")
+    assert code == 0
+    assert "psnr_db_min" in out
+    assert "20" in out
+
+
+def test_parts_of_the_work_make_the_whole(tmp_path, capsys):
+    run(capsys, *FIT, "--out", tmp_path / "whole")
+    results = [run(capsys, *FIT, "--out", tmp_path / "parts", "--shard", f"{i}/2", "--json")[1] for i in (1, 2)]
+    assert [r["complete"] for r in results] == [False, True]
+    assert same_files(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_import_and_export(tmp_path, capsys):
+    run(capsys, *FIT, "--out", tmp_path / "s")
+    assert (
+        run(capsys, "data", "export", "nfn-sirens", tmp_path / "s", "--out", tmp_path / "e", "--json")[1]["items"] == 20
+    )
+    result = run(capsys, "data", "import", "nfn-sirens", tmp_path / "e", "--out", tmp_path / "i", "--json")[1]
+    assert result["spec"] == "2->32, 32->32, 32->1"
+    assert run(capsys, "data", "verify", tmp_path / "i")[0] == 0
+
+
+@pytest.mark.parametrize("file", ["store.jsonl", "00001.safetensors", "00001.jsonl"])
+def test_damage_is_named(tmp_path, capsys, file):
+    run(capsys, *FIT, "--out", tmp_path / "s")
+    path = tmp_path / "s" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    code, _, err = run(capsys, "data", "verify", tmp_path / "s")
+    assert code == 2
+    assert file in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "--images", "minst", "--out", "{}/s"], "but got 'minst'"),
+        (["fit", "--images", "{}", "--out", "{}/s"], "but found none"),
+        (["fit", "--images", "mnist-sample"], "--out|out"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "few"], "limit"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "0"], "--limit to be at least 1"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--recipe", "quick"], "one of .*'fast'"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--shard", "3/2"], "--shard I/N"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--hidden", "32,x"], "--hidden as widths"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--psnr", "nan"], "psnr.*nan"),
+        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--colour", "red"], "colour"),
+        (["data", "info", "{}/none"], "there is no store.jsonl"),
+        (["data", "verify", "{}/none"], "there is no store.jsonl"),
+        (["data", "import", "keras", "{}", "--out", "{}/s"], "one of .*nfn-sirens"),
+        (["data", "explode"], "Expected a command"),
+        (["fly"], "Expected a command .*fit.*but got 'fly'"),
+    ],
+)
+def test_mistakes_are_one_clear_line_and_leave_nothing(tmp_path, capsys, words, message):
+    code, out, err = run(capsys, *[word.format(tmp_path) for word in words])
+    assert code == 2
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    assert re.search(message, lines[0]), err
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_plan_does_not_touch_a_store(tmp_path, capsys):
+    run(capsys, *FIT, "--out", tmp_path / "s")
+    before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
+    code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--seed", "1")
+    assert code == 2
+    assert "seed: 0 there, 1 asked" in err
+    assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_an_example(name, capsys):
+    assert run(capsys, *name.split(), "--help")[0] == 0
+    assert run(capsys, name.split()[0], "--help")[0] == 0
+    text = build_parser(name).format_help()
+    assert f"example: nf {name}" in text
+    assert "--json" in text
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; from neuralfunctionals.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "nf fit" in done.stdout
+    assert subprocess.run([sys.executable, "-m", "neuralfunctionals.cli", "--version"], check=True).returncode == 0
+
+
+def test_a_full_disk_is_explained_and_the_run_continued(tmp_path):
+    """A limit on file sizes stands in for a full disk: only the small header fits."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+    done = finish(*FIT, "--out", tmp_path / "s", preexec_fn=limit)
+    assert done.returncode == 2
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "repeat the command" in done.stderr
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == ["store.jsonl"]
+    succeed(*FIT, "--out", tmp_path / "s")
+    succeed("data", "verify", tmp_path / "s")
+
+
+@pytest.mark.slow
+def test_a_really_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk], capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mount.stderr.strip()}")
+    try:
+        done = finish(*FIT, "--limit", "60", "--out", disk / "s")
+        assert done.returncode == 2
+        assert "No space left on device" in done.stderr
+        kept = sorted(p.name for p in (disk / "s").iterdir())
+        assert kept[-1] == "store.jsonl"
+        assert not [name for name in kept if name.startswith(".")]
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        succeed(*FIT, "--limit", "60", "--out", disk / "s")
+        succeed("data", "verify", disk / "s")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+LONG = ("fit", "--images", "mnist-sample", "--limit", "240", "--shard-size", "8", "--workers", "2")
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
+    succeed(*LONG, "--out", tmp_path / "whole")
+    moments = random.Random(0)
+    kills = stores = 0
+    while kills < 20:
+        out = tmp_path / f"killed{stores}"
+        process = start(*LONG, "--out", out)
+        # From before the first shard to well into the work, wherever that happens to be on this machine.
+        try:
+            process.wait(timeout=moments.uniform(0.5, 4.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        assert process.returncode == 0
+        assert same_files(tmp_path / "whole", out)
+        stores += 1
+    out = tmp_path / f"killed{stores}"
+    succeed(*LONG, "--out", out)
+    assert same_files(tmp_path / "whole", out)
+    succeed("data", "verify", out)
+
+
+def descendants(pid):
+    """Processes below this one, with their command lines."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = (int(fields[1]), (entry / "cmdline").read_bytes())
+            except OSError:
+                continue
+    found, left = {}, [pid]
+    while left:
+        above = left.pop()
+        for child, (parent, command) in parents.items():
+            if parent == above:
+                found[child] = command
+                left.append(child)
+    return found
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra 'cluster'")
+    succeed(*LONG, "--out", tmp_path / "here")
+    process = start(*LONG, "--out", tmp_path / "ray", "--ray", "local")
+    deadline = time.monotonic() + 120
+    killed = False
+    while process.poll() is None and time.monotonic() < deadline and not killed:
+        # A worker that is fitting has the task in its title.
+        for pid, command in descendants(process.pid).items():
+            if command.startswith(b"ray::_run_task") and list((tmp_path / "ray").glob("*.jsonl"))[1:]:
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+                break
+        time.sleep(0.02)
+    assert process.wait() == 0
+    assert killed
+    assert same_files(tmp_path / "here", tmp_path / "ray")
+
+
+def test_no_ray_cluster_is_explained(tmp_path, capsys):
+    pytest.importorskip("ray", reason="needs the extra 'cluster'")
+    code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--ray", "127.0.0.1:9")
+    assert code == 2
+    assert "127.0.0.1:9" in err
