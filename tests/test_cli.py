@@ -206,7 +206,7 @@ def test_a_really_full_disk(tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
-LONG = ("fit", "--images", "mnist-sample", "--limit", "240", "--shard-size", "8", "--workers", "2")
+LONG = ("fit", "--images", "mnist-sample", "--recipe", "slow", "--limit", "96", "--shard-size", "4", "--workers", "2")
 
 
 @pytest.mark.slow
