@@ -2,8 +2,9 @@
 
 from neuralfunctionals.data.edits import EDITS
 from neuralfunctionals.data.images import EMBEDDED_SETS, FULL_SETS, SPLITS, ImageSet, open_images
-from neuralfunctionals.data.inr_dataset import FitPlan, WeightDataset, WeightItems, fit_dataset
+from neuralfunctionals.data.inr_dataset import FitPlan, fit_dataset
 from neuralfunctionals.data.store import Store, StoreError, StoreHeader
+from neuralfunctionals.data.weight_dataset import WeightDataset, WeightItems
 
 __all__ = [
     "EDITS",

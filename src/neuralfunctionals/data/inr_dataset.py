@@ -1,4 +1,4 @@
-"""From images to a store of fitted sine networks, and from the store to batches: `fit_dataset`, `WeightDataset`."""
+"""From images to a store of fitted sine networks: `FitPlan`, `fit_dataset`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS, ImageSet
-from neuralfunctionals.data.store import Store, StoreError, StoreHeader
+from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.inr import FitRecipe, choose_engine, find_recipe, fit
 from neuralfunctionals.inr.fit import num_cores
 from neuralfunctionals.inr.siren import require_convention
-from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec
 
 # Axes: B items.
 
@@ -315,172 +313,3 @@ def _require_answer(address: str) -> None:
 def _run_task(task: ShardTask) -> FittedShard:
     torch.set_num_threads(1)
     return task.run()
-
-
-@dataclass(frozen=True, eq=False)
-class WeightItems:
-    """Some items of a dataset: one, or a batch.
-
-    For one item `label`, `source_index` and `copy` are numbers, `split` a string, `image` is `(H, W, C)`, `features` a
-    batch of one; for several they are tensors, a list, `(B, H, W, C)` and a batch.
-    """
-
-    features: WeightSpaceFeatures | None
-    """The weights, of one channel; nothing for a store of latents."""
-    label: Any
-    image: Tensor | None
-    split: Any
-    source_index: Any
-    copy: Any
-    tensors: dict[str, Tensor]
-    """Everything the store holds for these items, by name."""
-
-    @property
-    def latents(self) -> Tensor | None:
-        """Latents, if the store holds them."""
-        return self.tensors.get("latents")
-
-
-class WeightDataset:
-    """A store of networks as a dataset: items and shuffled batches straight from the memory map.
-
-    Works as a map-style dataset of `torch.utils.data.DataLoader` with `collate_fn=lambda items: items`, which then gets
-    whole batches.
-
-    Args:
-        path: The store's directory. A store that is still being made shows the shards finished so far.
-
-    Raises:
-        StoreError: If the store is of another version, or damage is found; `nf data verify` reads every byte.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.store = Store(path)
-        shards = self.store.shards
-        if not shards:
-            raise StoreError(f"The store at {path} has no finished shard yet. Repeat the command that makes it.")
-        self._shards = {shard: self.store.map_tensors(shard) for shard in shards}
-        self.tensor_names = tuple(sorted(self._shards[shards[0]]))
-        # One number an item: small enough to hold, and then one lookup instead of one in every shard.
-        self._columns = {
-            name: np.concatenate([tensors[name] for tensors in self._shards.values()])
-            for name, first in self._shards[shards[0]].items()
-            if first.ndim == 1
-        }
-        self._place = np.full(self.store.header.num_items, -1)
-        self._items = np.concatenate([np.array(self.store.header.items_of(shard)) for shard in shards])
-        self._place[self._items] = np.arange(len(self._items))
-
-    @property
-    def path(self) -> Path:
-        """The store's directory."""
-        return self.store.path
-
-    @property
-    def spec(self) -> NetworkSpec:
-        """The networks' spec."""
-        if self.store.header.spec is None:
-            raise ValueError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
-        return self.store.header.spec
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """How the items were made."""
-        return dict(self.store.header.provenance)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no shard is missing."""
-        return len(self._shards) == self.store.header.num_shards
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    # Choosing.
-
-    def select(self, indices: Sequence[int] | np.ndarray | Tensor) -> WeightDataset:
-        """These items only, as a dataset that shares the memory map."""
-        chosen = object.__new__(WeightDataset)
-        chosen.__dict__.update(self.__dict__)
-        chosen._items = self._items[np.asarray(indices)]
-        return chosen
-
-    def split(self, name: str) -> WeightDataset:
-        """The items of `"train"`, `"val"` or `"test"`."""
-        if name not in SPLITS:
-            raise ValueError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
-        return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
-
-    # Reading.
-
-    def column(self, name: str) -> Tensor:
-        """One named tensor for all items: `label`, `split`, `psnr_db`, ..."""
-        return self._gather(name, self._items)
-
-    def metadata(self, index: int) -> dict[str, Any]:
-        """What the index says about one item."""
-        shard, row = divmod(int(self._items[index]), self.store.header.shard_size)
-        return self.store.read_index(shard)[0][row]
-
-    def __getitem__(self, index: int | Sequence[int] | slice | np.ndarray | Tensor) -> WeightItems:
-        if isinstance(index, (int, np.integer)):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"Item {index} of a dataset of {len(self)}.")
-            return self._make(self._items[[index]], alone=True)
-        return self._make(
-            self._items[index if isinstance(index, slice) else np.asarray(index, dtype=np.int64)], alone=False
-        )
-
-    def __getitems__(self, indices: Sequence[int]) -> WeightItems:
-        return self[indices]
-
-    def batches(
-        self, batch_size: int, *, shuffle: bool = True, generator: torch.Generator | None = None
-    ) -> Iterator[WeightItems]:
-        """All items once, in batches; the last may be smaller."""
-        order = torch.randperm(len(self), generator=generator) if shuffle else torch.arange(len(self))
-        for part in order.split(batch_size):
-            yield self[part]
-
-    def _make(self, items: np.ndarray, *, alone: bool) -> WeightItems:
-        tensors = {name: self._gather(name, items) for name in self.tensor_names}
-        features = None
-        if "weights" in tensors:
-            features = WeightSpaceFeatures(self.spec, tensors["weights"][..., None])
-        codes = tensors["split"].tolist() if "split" in tensors else [None] * len(items)
-        splits = [None if code is None else SPLITS[code] for code in codes]
-
-        def value(name: str) -> Any:
-            found = tensors.get(name)
-            return found if found is None or not alone else found[0].item() if found.ndim == 1 else found[0]
-
-        return WeightItems(
-            features,
-            value("label"),
-            value("image"),
-            splits[0] if alone else splits,
-            value("source_index"),
-            value("copy"),
-            {name: tensor[0] for name, tensor in tensors.items()} if alone else tensors,
-        )
-
-    def _gather(self, name: str, items: np.ndarray) -> Tensor:
-        if name not in self.tensor_names:
-            raise ValueError(f"Expected one of the tensors {list(self.tensor_names)}, but got {name!r}.")
-        if name in self._columns:
-            return torch.from_numpy(self._columns[name][self._place[items]])
-        shards, rows = np.divmod(items, self.store.header.shard_size)
-        arrays = {shard: self._shards[shard][name] for shard in np.unique(shards).tolist()}
-        first = next(iter(self._shards.values()))[name]
-        gathered = np.empty((len(items), *first.shape[1:]), dtype=first.dtype)
-        if len(items) < 16 * len(arrays):
-            for place, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-                gathered[place] = arrays[shard][row]
-        else:
-            for shard, array in arrays.items():
-                here = shards == shard
-                gathered[here] = array[rows[here]]
-        return torch.from_numpy(gathered)
-
-    def __repr__(self) -> str:
-        return f"WeightDataset({self.path}: {len(self)} items of {self.store.header.spec})"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS, own_splits
-from neuralfunctionals.data.inr_dataset import WeightDataset
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.inr.siren import convert_convention, require_convention
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 

@@ -1,17 +1,9 @@
 """The input networks: sine networks, how they are fitted to images and rendered."""
 
 from neuralfunctionals.inr.coordinates import image_grid
-from neuralfunctionals.inr.fit import (
-    RECIPES,
-    FitRecipe,
-    FitResult,
-    choose_engine,
-    find_recipe,
-    fit,
-    fit_values,
-    image_values,
-)
+from neuralfunctionals.inr.fit import FitResult, choose_engine, fit, fit_values, image_values
 from neuralfunctionals.inr.metrics import psnr
+from neuralfunctionals.inr.recipe import RECIPES, FitRecipe, find_recipe
 from neuralfunctionals.inr.render import render, render_images
 from neuralfunctionals.inr.siren import CONVENTIONS, Siren, convert_convention, initial_limits, initial_weights
 

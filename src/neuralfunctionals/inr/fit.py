@@ -1,4 +1,4 @@
-"""Fits sine networks to images by the thousand: recipes, the fitting loop, restarts."""
+"""Fits sine networks to images by the thousand: the fitting loop, its two engines, restarts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from neuralfunctionals.inr import kernel
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.metrics import psnr_from_error
+from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights, require_convention, require_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
@@ -26,70 +27,6 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 _MAX_RESTARTS = 6
 # A fit counts as reached only with this much to spare, so that rendering elsewhere does not fall below it.
 _PSNR_MARGIN_DB = 0.005
-
-
-@dataclass(frozen=True)
-class FitRecipe:
-    """How to train one sine network; the same for all networks of a dataset."""
-
-    steps: int
-    """Steps on the whole image."""
-    learning_rate: float
-    """Peak learning rate."""
-    schedule: str = "cosine"
-    """How the rate falls from its peak: to zero along a cosine or a line, or not at all."""
-    warmup_steps: int = 0
-    """Steps over which the rate rises to its peak."""
-    optimizer: str = "adam"
-    """Adam, or gradient descent with momentum `beta1`."""
-    beta1: float = 0.9
-    """Decay of the mean gradient."""
-    beta2: float = 0.999
-    """Decay of the mean squared gradient (Adam)."""
-    epsilon: float = 1e-8
-    """Added to the root of the mean squared gradient (Adam)."""
-    stop_psnr_db: float | None = None
-    """Stop each network on its own once it is this good."""
-
-    def __post_init__(self) -> None:
-        checks = {
-            "steps": (self.steps >= 1, "at least 1"),
-            "learning_rate": (0 < self.learning_rate < math.inf, "a positive number"),
-            "schedule": (self.schedule in ("cosine", "linear", "constant"), "'cosine', 'linear' or 'constant'"),
-            "warmup_steps": (0 <= self.warmup_steps <= self.steps, "from 0 to the number of steps"),
-            "optimizer": (self.optimizer in ("adam", "sgd"), "'adam' or 'sgd'"),
-            "beta1": (0 <= self.beta1 < 1, "from 0 to below 1"),
-            "beta2": (0 <= self.beta2 < 1, "from 0 to below 1"),
-            "epsilon": (self.epsilon > 0, "a positive number"),
-            "stop_psnr_db": (self.stop_psnr_db is None or math.isfinite(self.stop_psnr_db), "a number of decibels"),
-        }
-        for name, (is_right, expected) in checks.items():
-            if not is_right:
-                raise ValueError(f"Expected the recipe's {name} to be {expected}, but got {getattr(self, name)!r}.")
-
-    def rates(self) -> Float[Tensor, "S"]:
-        """The learning rate of every step."""
-        step = torch.arange(self.steps, dtype=torch.float64)
-        left = {
-            "cosine": 0.5 * (1 + torch.cos(torch.pi * step / self.steps)),
-            "linear": 1 - step / self.steps,
-            "constant": torch.ones_like(step),
-        }[self.schedule]
-        rise = ((step + 1) / max(self.warmup_steps, 1)).clamp(max=1)
-        return (self.learning_rate * left * rise).float()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON."""
-        return asdict(self)
-
-
-RECIPES: dict[str, FitRecipe] = {
-    "default": FitRecipe(steps=400, learning_rate=3e-3, stop_psnr_db=40.0),
-    "fast": FitRecipe(steps=200, learning_rate=1e-2, stop_psnr_db=40.0),
-    "sharp": FitRecipe(steps=150, learning_rate=1e-2),
-    "slow": FitRecipe(steps=1000, learning_rate=5e-4, schedule="constant"),
-}
-"""Named recipes. `docs/results.md` compares them: speed, quality, and what a reader can do with the weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,15 +210,6 @@ def fit_values(
     quality = psnr_from_error(errors, peak=2 * scale).float()
     missed = torch.zeros(len(values), dtype=torch.bool) if stop is None else quality < stop
     return FitResult(WeightSpaceFeatures.from_vectors(spec, parameters), quality, steps, restarts, name, missed)
-
-
-def find_recipe(recipe: str | FitRecipe) -> FitRecipe:
-    """The recipe of that name."""
-    if isinstance(recipe, FitRecipe):
-        return recipe
-    if recipe not in RECIPES:
-        raise ValueError(f"Expected a fitting recipe, one of {sorted(RECIPES)}, but got {recipe!r}.")
-    return RECIPES[recipe]
 
 
 def choose_engine(engine: str, spec: NetworkSpec, device: str | torch.device = "cpu") -> Literal["native", "torch"]:
