@@ -190,14 +190,14 @@ def test_a_full_disk_loses_nothing(tmp_path):
 @pytest.mark.parametrize("moment", ["tensors", "index"])
 def test_a_run_that_ends_between_two_files_leaves_an_unfinished_shard(tmp_path, monkeypatch, moment):
     store = fill(tmp_path, shards=(0,))
-    write = store_module._write
+    write = store_module.write_whole
 
     def stop_before(path, data):
         if path.suffix == {"tensors": ".safetensors", "index": ".jsonl"}[moment]:
             raise KeyboardInterrupt
         write(path, data)
 
-    monkeypatch.setattr(store_module, "_write", stop_before)
+    monkeypatch.setattr(store_module, "write_whole", stop_before)
     with pytest.raises(KeyboardInterrupt):
         store.write_shard(1, tensors(range(4, 8)), [{}] * 4)
     monkeypatch.undo()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import tarfile
 import tempfile
 import urllib.error
@@ -12,6 +11,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from neuralfunctionals.data.files import write_whole
 
 _TIMEOUT_SECONDS = 30
 _CHUNK = 1 << 18
@@ -102,12 +103,4 @@ def _place(data: bytes, path: Path, sha256: str, url: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise OSError(f"{path.name} has the wrong checksum: expected sha256 {sha256}, got {found}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, data)

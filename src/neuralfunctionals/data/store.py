@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,13 +28,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from neuralfunctionals.data.files import is_abandoned, is_temporary, write_whole
 from neuralfunctionals.weight_space import NetworkSpec
 
 FORMAT = "neuralfunctionals store"
 VERSION = 1
 _HEADER = "store.jsonl"
 _SHARD = re.compile(r"(\d{5,})\.(safetensors|jsonl)")
-_TEMPORARY = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-.+")
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -155,15 +154,15 @@ class Store:
             store = cls(path)
             store._require_same(header)
         else:
-            if path.is_dir() and any(not _TEMPORARY.fullmatch(p.name) for p in path.iterdir()):
+            if path.is_dir() and any(not is_temporary(p) for p in path.iterdir()):
                 raise StoreError(
                     f"Expected an empty directory or a store at {path}, but it holds other files. Name another one."
                 )
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / _HEADER, header.to_bytes())
+            write_whole(path / _HEADER, header.to_bytes())
             store = cls(path)
         for leftover in path.iterdir():
-            if _is_abandoned(leftover):
+            if is_abandoned(leftover):
                 leftover.unlink(missing_ok=True)
         return store
 
@@ -214,8 +213,8 @@ class Store:
         tensors_file = self.file(shard, "safetensors")
         checks = {"file": tensors_file.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         index = _seal("\n".join([*lines, json.dumps(checks, sort_keys=True)]).encode())
-        _write(tensors_file, data)
-        _write(self.file(shard, "jsonl"), index)
+        write_whole(tensors_file, data)
+        write_whole(self.file(shard, "jsonl"), index)
         self.__dict__.pop("shards", None)
 
     def read_index(self, shard: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -303,36 +302,3 @@ def _sha256(file: Path) -> str:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, and makes sure that it stays."""
-    temporary = path.with_name(f".tmp-{socket.gethostname()}-{os.getpid()}-{path.name}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _is_abandoned(path: Path) -> bool:
-    """Whether this is a temporary file of a process that has ended; one of another machine is left alone."""
-    found = _TEMPORARY.fullmatch(path.name)
-    if not found or found["host"] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(found["pid"]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return int(found["pid"]) == os.getpid()
