@@ -33,7 +33,6 @@ COMPARED: dict[str, FitRecipe] = {
     "default: 3e-3 cosine, stop at 40 dB": RECIPES["default"],
     "2e-3 cosine, all 400 steps": FitRecipe(steps=400, learning_rate=2e-3),
     "2e-3 cosine, 400 steps, stop at 40 dB": FitRecipe(steps=400, learning_rate=2e-3, stop_psnr_db=40.0),
-    "1e-3 cosine, 700 steps": FitRecipe(steps=700, learning_rate=1e-3),
     "slow: 5e-4 constant, 1000 steps": RECIPES["slow"],
 }
 
