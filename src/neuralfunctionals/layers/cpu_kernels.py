@@ -3,7 +3,7 @@
 They compute exactly what `FeedForward` and `WeightSpaceSelfAttention` write down plainly. But there a batch fills
 many buffers larger than the features, and on a CPU a large fresh buffer costs more than the arithmetic that fills
 it. Here few networks are taken at a time; little is kept for the backward pass, and the rest is computed or
-gathered again. As operators of their own they stay whole under `torch.compile`.
+gathered again. As operators of their own they stay whole under `torch.compile`; they can be differentiated once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,8 @@ _MANY_ROWS = 256
 @torch.library.custom_op("neuralfunctionals::feed_forward", mutates_args=())
 def _feed_forward(x: Tensor, sizes: list[int], parameters: list[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
     output, hidden = torch.empty_like(x), _new_hidden(x, parameters)
-    for (w1, b1, w2, b2), (rows, results), here in _batches(sizes, parameters, [x, output]):
+    for n, (rows, results), here in _batches(sizes, [x, output]):
+        w1, b1, w2, b2 = _of_group(parameters, n)
         torch.addmm(b1, rows, w1.T, out=hidden[here])
         _write(results, torch.addmm(b2, _activate(hidden[here], mask[here]), w2.T))
     return output, hidden
@@ -41,10 +42,10 @@ def _feed_forward_backward(
 ) -> list[Tensor]:
     gradient = gradient.contiguous()
     x_gradient = torch.empty_like(x)
-    parameter_gradients = {id(p): torch.zeros_like(p) for p in parameters}
-    for own, (rows, y_rows, results), here in _batches(sizes, parameters, [x, gradient, x_gradient]):
-        w1, _, w2, _ = own
-        w1_gradient, b1_gradient, w2_gradient, b2_gradient = (parameter_gradients[id(p)] for p in own)
+    parameter_gradients = [torch.zeros_like(p) for p in parameters]
+    for n, (rows, y_rows, results), here in _batches(sizes, [x, gradient, x_gradient]):
+        w1, _, w2, _ = _of_group(parameters, n)
+        w1_gradient, b1_gradient, w2_gradient, b2_gradient = _of_group(parameter_gradients, n)
         w2_gradient.addmm_(y_rows.T, _activate(hidden[here], mask[here]))
         b2_gradient += y_rows.sum(0)
         after = y_rows @ w2
@@ -52,22 +53,23 @@ def _feed_forward_backward(
         w1_gradient.addmm_(before.T, rows)
         b1_gradient += before.sum(0)
         _write(results, before @ w1)
-    return [x_gradient, *parameter_gradients.values()]
+    return [x_gradient, *parameter_gradients]
 
 
-def _batches(
-    sizes: list[int], parameters: list[Tensor], tensors: list[Tensor]
-) -> Iterator[tuple[list[Tensor], list[Tensor], slice]]:
-    """Parameters, the rows of each tensor that they act on, and where these rows stand in the hidden values."""
+def _of_group(parameters: list[Tensor], n: int) -> list[Tensor]:
+    return parameters[4 * n : 4 * n + 4]
+
+
+def _batches(sizes: list[int], tensors: list[Tensor]) -> Iterator[tuple[int, list[Tensor], slice]]:
+    """A group, some of its rows in each tensor, and where these rows stand in the hidden values."""
     groups = zip(*(t.split(sizes, dim=1) for t in tensors), strict=True)
     start = 0
     for n, group in enumerate(groups):
-        own = parameters[4 * n : 4 * n + 4]
         parts = list(zip(*group, strict=True)) if sizes[n] >= _MANY_ROWS else [group]
         for part in parts:
             # The last tensor is written to, so that it is not flattened, which may copy.
             rows = [t.reshape(-1, t.shape[-1]) for t in part[:-1]]
-            yield own, [*rows, part[-1]], slice(start, start + len(rows[0]))
+            yield n, [*rows, part[-1]], slice(start, start + len(rows[0]))
             start += len(rows[0])
 
 
