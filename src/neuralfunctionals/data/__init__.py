@@ -3,6 +3,7 @@
 from neuralfunctionals.data.edits import EDITS
 from neuralfunctionals.data.images import EMBEDDED_SETS, FULL_SETS, SPLITS, ImageSet, open_images
 from neuralfunctionals.data.inr_dataset import FitPlan, fit_dataset
+from neuralfunctionals.data.run_directory import RunDirectory
 from neuralfunctionals.data.store import Store, StoreError, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset, WeightItems
 
@@ -13,6 +14,7 @@ __all__ = [
     "SPLITS",
     "FitPlan",
     "ImageSet",
+    "RunDirectory",
     "Store",
     "StoreError",
     "StoreHeader",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS, own_splits
+from neuralfunctionals.data.network_files import read_arrays, read_state_dict
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.inr.siren import convert_convention, require_convention
@@ -129,31 +130,6 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(x), "") if x.isdecimal() else (1, 0, x) for x in re.split(r"(\d+)", os.fspath(path)) if x]
 
 
-def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a `.pth`, `.pt` or `.safetensors` file; whatever else it holds is refused, not run."""
-    file = Path(file)
-    try:
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            content: Any = load_file(file)
-        else:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a hostile or damaged file may fail in any way
-        reason = str(error).strip().splitlines()
-        raise ValueError(
-            f"Refused {file}: it holds more than tensors, or is damaged ({(reason or [type(error).__name__])[0]}). "
-            "Expected a state_dict; nothing in it was run."
-        ) from error
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
-        raise ValueError(
-            f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
-        )
-    return {str(name): tensor.float() for name, tensor in content.items()}
-
-
 def _import_files(networks: list[_Network], out: Path, provenance: dict[str, Any], report: Progress) -> None:
     spec = _read_spec(networks[0].file)
     splits = own_splits(len(networks))
@@ -202,18 +178,7 @@ def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[s
 
 
 def _import_npz(source: Path, out: Path, provenance: dict[str, Any], report: Progress) -> None:
-    try:
-        with np.load(source, allow_pickle=False) as arrays:
-            content = {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # a hostile or damaged file may fail in any way
-        raise ValueError(
-            f"Refused {source}: it is no npz file of plain arrays ({error}). Nothing in it was run."
-        ) from error
-    if "weights" not in content or "spec" not in content or content["weights"].ndim != 2:
-        raise ValueError(
-            f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {source}, but found "
-            f"{sorted(content)}. nf data export npz shows the form."
-        )
+    content = read_arrays(source)
     spec = NetworkSpec.from_json(str(content.pop("spec")))
     count = len(content["weights"])
     weights = torch.from_numpy(content.pop("weights").astype(np.float32))

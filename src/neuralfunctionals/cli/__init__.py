@@ -1,0 +1,97 @@
+"""The `nf` command: a table from command to function."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import jsonargparse
+
+from neuralfunctionals import __version__
+from neuralfunctionals.cli import data, fit, train
+from neuralfunctionals.cli.command import Command
+
+COMMANDS: dict[str, Command] = {**fit.COMMANDS, **data.COMMANDS, **train.COMMANDS}
+"""All commands by the words that call them."""
+
+
+class _Parser(jsonargparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Leaves with 2."""
+        _fail(message)
+
+
+def _fail(message: object) -> NoReturn:
+    print(f"nf: {' '.join(str(message).split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def build_parser(name: str) -> jsonargparse.ArgumentParser:
+    """The parser of one command."""
+    command = COMMANDS[name]
+    parser = _Parser(
+        prog=f"nf {name}",
+        description=command.summary,
+        epilog=f"example: {command.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON last")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns 0, or leaves with 2 and one line on standard error for what the user can put right."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["--version"]:
+        print(f"nf {__version__}")
+        return 0
+    name = next((" ".join(words[:count]) for count in (2, 1) if " ".join(words[:count]) in COMMANDS), None)
+    if name is None:
+        return _print_help(words)
+    command, parser, rest = COMMANDS[name], build_parser(name), words[len(name.split()) :]
+    try:
+        rest, run = (rest, command.run) if command.bind is None else command.bind(parser, rest)
+        options = parser.parse_args(rest)
+        result = run(options)
+    except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        _fail(error)
+    except OSError as error:
+        _fail(f"{error}. What was finished before is safe: free some space or repair the disk, and repeat the command.")
+    except KeyboardInterrupt:
+        print("nf: interrupted. What was finished is safe: repeat the command to continue.", file=sys.stderr)
+        return 130
+    _print(result, as_json=options.json)
+    return 0
+
+
+def _print_help(words: Sequence[str]) -> int:
+    """All commands, or those of a group; anything but a call for help is a mistake."""
+    group = words[0] if words and not words[0].startswith("-") else ""
+    found = {name: command for name, command in COMMANDS.items() if not group or name.split()[0] == group}
+    rest = words[1:] if group else words
+    if not found or (rest and rest[0] not in ("-h", "--help")):
+        _fail(f"Expected a command ({', '.join(found or COMMANDS)}), but got '{' '.join(words)}'. Try nf --help.")
+    print("Weight-space learning: models that read the weights of other networks.\n\nusage: nf COMMAND ...\n")
+    for name, command in found.items():
+        print(f"  nf {name:<14}{command.summary}")
+    print(f"\nnf COMMAND --help explains a command.\nexample: {next(iter(found.values())).example}")
+    return 0
+
+
+def _print(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result), flush=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    for name, value in result.items():
+        table.add_row(name, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
+    Console().print(table)

@@ -1,0 +1,80 @@
+"""Progress bars: on standard error, and not before there is something to report, so that a mistake is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def _bar(*columns: Any) -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(*(columns or Progress.get_default_columns()), console=Console(stderr=True))
+    try:
+        yield bar
+    finally:
+        if bar.tasks:
+            bar.stop()
+
+
+@contextmanager
+def fitting_bar() -> Iterator[Callable[[int, int, Sequence[float]], None]]:
+    """With items a second, the mean PSNR so far and the time left.
+
+    Called with the number of items in all, those finished since the last call, and the PSNR of finished ones.
+    """
+    import time
+
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    texts = (TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[quality]}"))
+    with _bar(TextColumn("fitting"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
+        started, done = time.perf_counter(), 0
+        qualities: list[float] = []
+
+        def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
+            nonlocal done
+            if not bar.tasks:
+                bar.add_task("fitting", total=total, rate="", quality="")
+                bar.start()
+            done += count
+            qualities.extend(psnr_db)
+            rate = done / max(time.perf_counter() - started, 1e-9)
+            quality = f"{sum(qualities) / len(qualities):.1f} dB" if qualities else ""
+            bar.update(bar.task_ids[0], advance=count, rate=f"{rate:.1f} items/s", quality=quality)
+
+        yield advance
+
+
+@contextmanager
+def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """For work of known length: called with the number done and the number in all."""
+    with _bar() as bar:
+
+        def report(done: int, total: int) -> None:
+            if not bar.tasks:
+                bar.add_task(what)
+                bar.start()
+            bar.update(bar.task_ids[0], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def download_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """For files: called with the file's name, the bytes done and the bytes in all."""
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+    with _bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(file: str, done: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file)
+                bar.start()
+            bar.update(tasks[file], completed=done, total=total or None)
+
+        yield report

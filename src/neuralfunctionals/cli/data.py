@@ -1,0 +1,122 @@
+"""`nf data`: look into stores, check them, bring networks in and out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from neuralfunctionals.cli.bars import plain_bar
+from neuralfunctionals.cli.command import Command
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+
+def _add_store_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("store", metavar="DIR", help="a store")
+
+
+def _data_info(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data import SPLITS, WeightDataset
+
+    dataset = WeightDataset(arguments.store)
+    header = dataset.store.header
+    result: dict[str, Any] = {
+        "items": len(dataset),
+        "items_planned": header.num_items,
+        "complete": dataset.is_complete,
+        "spec": str(header.spec),
+        "tensors": list(dataset.tensor_names),
+        **dataset.provenance,
+    }
+    if "split" in dataset.tensor_names:
+        counts = dataset.column("split").bincount(minlength=len(SPLITS)).tolist()
+        result["splits"] = dict(zip(SPLITS, counts, strict=True))
+    if "psnr_db" in dataset.tensor_names:
+        psnr_db = dataset.column("psnr_db")
+        levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+        result["psnr_db"] = {name: round(psnr_db.quantile(q).item(), 3) for name, q in levels.items()}
+        stop = (result.get("recipe") or {}).get("stop_psnr_db")
+        result["missed_psnr"] = 0 if stop is None else int((psnr_db < stop).sum())
+    return result
+
+
+def _data_verify(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data import Store, StoreError
+
+    store = Store(arguments.store)
+    problems = [f"{file.name}: {problem}" for file, problem in store.problems()]
+    if problems:
+        raise StoreError(" ".join(problems[:5]) + (f" And {len(problems) - 5} more." if len(problems) > 5 else ""))
+    return {"items": store.header.num_items, "shards": store.header.num_shards, "intact": True}
+
+
+def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("source", metavar="PATH", help="what to import")
+    add("--out", required=True, metavar="DIR", help="the new store")
+    add("--convention", default="paper", metavar="NAME", help="paper (default) or dws: how the weights are meant")
+    add("--omega", type=float, default=30.0, help="frequency of the sines (30)")
+
+
+def _data_import(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data.published import import_networks
+
+    with plain_bar("importing") as advance:
+        store = import_networks(
+            arguments.format,
+            arguments.source,
+            arguments.out,
+            convention=arguments.convention,
+            omega=arguments.omega,
+            progress=advance,
+        )
+    return {"items": store.header.num_items, "spec": str(store.header.spec), "out": os.fspath(arguments.out)}
+
+
+def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("store", metavar="DIR", help="a store")
+    add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
+    add("--prefix", default="siren", help="start of the folders' names for nfn-sirens (siren)")
+    add("--convention", metavar="NAME", help="paper or dws; that of the store if missing")
+
+
+def _data_export(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data.published import export_networks
+
+    with plain_bar("exporting") as advance:
+        count = export_networks(
+            arguments.format,
+            arguments.store,
+            arguments.out,
+            prefix=arguments.prefix,
+            convention=arguments.convention,
+            progress=advance,
+        )
+    return {"items": count, "out": os.fspath(arguments.out)}
+
+
+COMMANDS = {
+    "data info": Command("Show what a store holds.", "nf data info /tmp/sirens", _add_store_argument, _data_info),
+    "data verify": Command(
+        "Read every byte of a store and name what is damaged or missing.",
+        "nf data verify /tmp/sirens",
+        _add_store_argument,
+        _data_verify,
+    ),
+    "data import": Command(
+        "Bring networks from other formats into a store; no code of theirs is run.",
+        "nf data import state-dicts my_networks/ --out /tmp/mine",
+        _add_import_arguments,
+        _data_import,
+    ),
+    "data export": Command(
+        "Write a store in another format.",
+        "nf data export nfn-sirens /tmp/sirens --out /tmp/published",
+        _add_export_arguments,
+        _data_export,
+    ),
+}

@@ -1,0 +1,197 @@
+"""`nf recipes`, `nf train`, `nf evaluate`, `nf edit`: train models of the paper and use them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from neuralfunctionals.cli.bars import fitting_bar
+from neuralfunctionals.cli.command import Command, Run
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+
+# nf recipes
+
+
+def _add_no_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _recipes(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.recipes import RECIPES
+
+    return {
+        name: {
+            "summary": recipe.summary,
+            "reproduces": recipe.reproduces,
+            "models": list(recipe.models),
+            "cost": recipe.cost,
+        }
+        for name, recipe in RECIPES.items()
+    }
+
+
+# nf train
+
+
+def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("recipe", help="what to train, such as edit/mnist-dilate; nf recipes lists all")
+    add("--out", metavar="RUN", help="the run directory (runs/ and the run's name)")
+    add("--images", metavar="NAME|PATH", help="learn from networks of these images, made once and kept")
+    add("--devices", type=int, metavar="N", help="train on N devices of each machine in parallel")
+    add("--nodes", type=int, metavar="M", help="train on M machines in parallel")
+    add("--resume", action="store_true", help="continue a run that was stopped")
+    add("--force", action="store_true", help="remove an earlier run of that name first")
+
+
+def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], Run]:
+    """Adds the fields of the chosen recipe, so that each can be set, and takes out the words that chose it."""
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option in ("--scale", "--model", "--data"):  # --model and --data also begin the names of fields
+        chooser.add_argument(option)
+    try:
+        chosen, rest = chooser.parse_known_args(list(words))
+    except argparse.ArgumentError as error:
+        raise ValueError(f"{error.argument_name}: {error.message}.") from error
+    parser.description = (
+        f"{parser.description}\n\n"
+        "  --scale NAME     tiny, small or paper (small)\n"
+        "  --model NAME     which model; nf recipes lists those of each recipe\n"
+        "  --data DIR       a store of networks; without it they are made once and kept\n"
+        "  --FIELD VALUE    any field of the recipe: nf train RECIPE --help lists them"
+    )
+    recipe = next((word for word in rest if not word.startswith("-")), None)
+    if recipe is None:
+        return rest, _train  # the parser asks for the recipe
+    from neuralfunctionals.recipes import find_run
+
+    run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model)
+    usual = _add_fields(parser, run)
+    _require_known(parser, rest)
+    return rest, partial(_train, run=run, usual=usual, data=chosen.data)
+
+
+def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
+    """One option for each field of a run, with the run's values and the fields' own words as help.
+
+    Returns:
+        The model's options as they are if nothing is set.
+    """
+    import jsonargparse
+
+    from neuralfunctionals.recipes import FUNCTIONALS
+
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    for name in ("task", "data", "optimizer", "training"):
+        parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
+    parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
+    functional = FUNCTIONALS[run.model_name]
+    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed}
+    parser.add_class_arguments(functional.make, "model", skip=chosen_already, instantiate=False)
+    parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
+    return vars(parser.get_defaults().model)
+
+
+def _require_known(parser: Any, words: Sequence[str]) -> None:
+    """Names the field that a misspelt one is nearest to."""
+    known = [option for action in parser._actions for option in action.option_strings]
+    for word in words:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in known:
+            close = get_close_matches(option, known, n=1, cutoff=0.0)
+            raise ValueError(f"Expected a field of the recipe, but got {option}. Did you mean {close[0]}?")
+
+
+def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = None, data: str | None = None) -> Any:
+    from neuralfunctionals.recipes import execute
+
+    parts = {
+        name: type(getattr(run, name))(**vars(getattr(arguments, name)))
+        for name in ("task", "data", "optimizer", "training")
+    }
+    if arguments.images is not None:
+        parts["data"] = replace(parts["data"], images=arguments.images)
+    for name in ("devices", "nodes"):
+        if getattr(arguments, name) is not None:
+            parts["training"] = replace(parts["training"], **{name: getattr(arguments, name)})
+    changed = {name: value for name, value in vars(arguments.model).items() if value != (usual or {})[name]}
+    run = replace(run, **parts, model={**run.model, **changed}, seed=arguments.seed)
+    out = arguments.out or os.path.join("runs", run.name)
+    with fitting_bar() as fitting:
+        result = execute(run, out, data=data, resume=arguments.resume, force=arguments.force, fitting=fitting)
+    return {**result, "out": out}
+
+
+# nf evaluate
+
+
+def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the directory of a finished run")
+    add("--split", default="test", metavar="NAME", help="train, val or test (test)")
+    add("--data", metavar="DIR", help="another store of networks; that of the run if missing")
+
+
+def _evaluate(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data import WeightDataset
+    from neuralfunctionals.recipes import measure, open_run
+
+    opened = open_run(arguments.run)
+    metrics = measure(opened.task, WeightDataset(arguments.data or opened.data), arguments.split)
+    return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
+
+
+# nf edit
+
+
+def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the directory of a finished run of an edit/ recipe")
+    add("--weights", required=True, metavar="FILE", help="a state_dict (.pth, .pt, .safetensors) or many (.npz)")
+    add("--out", required=True, metavar="FILE", help="where the edited networks go, in the same format")
+    add("--force", action="store_true", help="replace a file that is there")
+
+
+def _edit(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data.network_files import read_networks, write_networks
+    from neuralfunctionals.recipes import open_run
+
+    opened = open_run(arguments.run)
+    if os.path.exists(arguments.out) and not arguments.force:
+        raise ValueError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
+    networks = read_networks(arguments.weights)
+    write_networks(arguments.out, opened.task.edit(networks))
+    return {"networks": len(networks), "edit": opened.run.task.edit, "out": os.fspath(arguments.out)}
+
+
+COMMANDS = {
+    "recipes": Command(
+        "List the recipes, what each reproduces, and what it costs.", "nf recipes", _add_no_arguments, _recipes
+    ),
+    "train": Command(
+        "Train a model of the paper on a task of the paper, or continue to.",
+        "nf train edit/mnist-dilate --scale tiny --model nft --out /tmp/run --optimizer.lr 1e-3",
+        _add_train_arguments,
+        _train,
+        _bind_train,
+    ),
+    "evaluate": Command(
+        "Measure a trained model on a split.",
+        "nf evaluate /tmp/run --split test --json",
+        _add_evaluate_arguments,
+        _evaluate,
+    ),
+    "edit": Command(
+        "Edit networks from a file with a trained editor.",
+        "nf edit /tmp/run --weights siren.pth --out dilated.pth",
+        _add_edit_arguments,
+        _edit,
+    ),
+}

@@ -1,0 +1,219 @@
+"""From a run's description to a trained model and its result, and back from the directory: `execute`, `open_run`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from neuralfunctionals import __version__
+from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.recipes.datasets import dataset_for
+from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
+from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.tasks import EditTask, EvalBatches, Task, evaluate, train
+
+_NUM_SAMPLES = 16
+_EVAL_LIMIT = 5000
+"""Training networks on which the final model is measured, at most."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its description, its task with the best model, and where its data are."""
+
+    run: Run
+    task: EditTask
+    data: Path
+    directory: RunDirectory
+
+
+def execute(
+    run: Run,
+    out: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    fitting: Callable[[int, int, Sequence[float]], None] | None = None,
+) -> dict[str, Any]:
+    """Trains, keeps the best model by validation, and measures it once on every split.
+
+    Args:
+        run: What to do.
+        out: The run directory.
+        data: A store of networks; what the run describes is made if missing.
+        resume: Continue the same run where it was stopped.
+        force: Remove an earlier run of that name first.
+        progress: Whether to show progress on standard error.
+        fitting: Called while networks are fitted, see `dataset_for`.
+
+    Returns:
+        The result, as in `result.json`.
+    """
+    directory = RunDirectory(out)
+    is_first = _rank() == 0  # other processes of a run come when the directory is there
+    if is_first:
+        _require_free(directory, resume=resume, force=force)
+        if resume and directory.is_finished:
+            return directory.read_result()
+        if resume:
+            _require_same(run, directory)
+    dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
+    model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
+    task = _make_task(run, model, dataset.provenance)
+    if is_first and not resume:
+        if directory.is_run:
+            shutil.rmtree(directory.path)
+        directory.write_config(_describe(run, dataset, model))
+    trainer = train(task, dataset, directory.path, run.training, progress=progress)
+    if not trainer.is_global_zero:
+        raise SystemExit(0)
+    return _finish(run, task, dataset, directory)
+
+
+def _rank() -> int:
+    return getattr(rank_zero_only, "rank", 0)
+
+
+def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None:
+    path = directory.path
+    if resume and not directory.is_run:
+        raise ValueError(f"There is no run to continue at {path}. Start it without --resume.")
+    if resume or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not directory.is_run:
+        raise ValueError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
+    if not force:
+        state = "a finished run" if directory.is_finished else "an unfinished run"
+        raise ValueError(f"{path} holds {state}. Continue it with --resume, or begin again with --force.")
+
+
+def _require_same(run: Run, directory: RunDirectory) -> None:
+    """Where and how fast a run is computed may change on the way, what is computed may not."""
+    free = {"accelerator", "devices", "nodes", "threads", "compile"}
+    before, now = _flatten(directory.read_config()["run"]), _flatten(run.to_dict())
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
+            raise ValueError(
+                f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
+                "Continue it with the same options, or begin another."
+            )
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _make_task(run: Run, model: torch.nn.Module, made: Mapping[str, Any]) -> EditTask:
+    return EditTask(
+        model,
+        edit=run.task.edit,
+        omega=made.get("omega", 30.0),
+        convention=made.get("convention", "paper"),
+        optimizer=run.optimizer,
+        seed=run.seed,
+    )
+
+
+def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "run": run.to_dict(),
+        "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "data": {
+            "path": os.fspath(dataset.path.resolve()),
+            "spec": dataset.spec.to_dict(),
+            "networks": len(dataset),
+            **dataset.provenance,
+        },
+        "code": {"version": __version__, "commit": _commit()},
+        "machine": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "lightning": version("lightning"),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": run.training.threads or torch.get_num_threads(),
+        },
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the code, with a plus if it was changed since; nothing outside a clone."""
+    git = ["git", "-C", os.fspath(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _finish(run: Run, task: EditTask, dataset: WeightDataset, directory: RunDirectory) -> dict[str, Any]:
+    scratch = directory.model.with_name(".model")
+    shutil.rmtree(scratch, ignore_errors=True)
+    task.model.save_pretrained(scratch)  # pyright: ignore[reportCallIssue]
+    shutil.rmtree(directory.model, ignore_errors=True)
+    os.replace(scratch, directory.model)
+    directory.write_samples(task.samples(dataset.split("test")[: min(_NUM_SAMPLES, len(dataset.split("test")))]))
+    curve = directory.read_curve()
+    metric = f"val/{task.metric}"
+    validated = [row for row in curve if metric in row]
+    best = (max if task.higher_is_better else min)(validated, key=lambda row: row[metric])
+    result: dict[str, Any] = {
+        "recipe": run.recipe,
+        "scale": run.scale,
+        "model": run.model_name,
+        "seed": run.seed,
+        "parameters": directory.read_config()["parameters"],
+        "steps": curve[-1]["step"],
+        "best_step": best["step"],
+        "training_seconds": round(curve[-1]["seconds"], 1),
+    }
+    for split in ("train", "val", "test"):
+        result[split] = measure(task, dataset, split, batch_size=run.training.batch_size)
+    directory.write_result(result)
+    return result
+
+
+def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, float]:
+    """The metrics on a split; of a large training split, on some thousand networks spread over it."""
+    chosen = dataset.split(split)
+    task.require_spec(dataset.spec, dataset.path)
+    if not len(chosen):
+        raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
+    if split == "train" and len(chosen) > _EVAL_LIMIT:
+        chosen = chosen.select(torch.linspace(0, len(chosen) - 1, _EVAL_LIMIT).long())
+    metrics = evaluate(task, EvalBatches(chosen, task.prepare, batch_size=batch_size))
+    return {"networks": len(chosen), **{name: round(value, 6) for name, value in metrics.items()}}
+
+
+def open_run(path: str | os.PathLike[str]) -> TrainedRun:
+    """A finished run, with its best model.
+
+    Example:
+        >>> open_run("RUN").task.edit(my_siren)  # doctest: +SKIP
+        Siren(...)
+    """
+    directory = RunDirectory(path).require()
+    config = directory.read_config()
+    run = Run.from_dict(config["run"])
+    make: Any = FUNCTIONALS[run.model_name].make
+    task = _make_task(run, make.from_pretrained(directory.model), config["data"])
+    return TrainedRun(run, task, Path(config["data"]["path"]), directory)

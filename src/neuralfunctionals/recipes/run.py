@@ -1,0 +1,71 @@
+"""A training run, described in full: `Run` and its parts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from neuralfunctionals.tasks import OptimizerConfig, TrainingConfig
+
+Scale: TypeAlias = Literal["tiny", "small", "paper"]
+SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
+"""Seconds on a laptop; minutes on two cores; the paper's own hyperparameters."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which networks to learn from; made once and kept, unless a dataset is given."""
+
+    images: str = "mnist-sample"
+    """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
+    limit: int | None = None
+    """This many images, spread over the splits in proportion; all if missing."""
+    copies: int = 1
+    """Networks for each training image."""
+    fit: str = "default"
+    """How the networks are fitted; see nf fit."""
+    seed: int = 0
+    """Start of the random numbers of the fits."""
+
+
+@dataclass(frozen=True)
+class EditConfig:
+    """The task of editing."""
+
+    edit: Literal["dilate", "erode", "gradient", "contrast"] = "dilate"
+    """What the edited networks shall show."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides what a run computes."""
+
+    recipe: str
+    scale: Scale
+    model_name: str
+    model: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the model's constructor."""
+    task: EditConfig = field(default_factory=EditConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    seed: int = 0
+    """Start of the random numbers: first parameters, order of the data, dropout."""
+
+    @property
+    def name(self) -> str:
+        """A name for its directory."""
+        return f"{self.recipe.replace('/', '-')}-{self.scale}-{self.model_name}-seed{self.seed}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Run:
+        """The inverse of `to_dict`."""
+        parts = {"task": EditConfig, "data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
+        known = {f.name for f in fields(cls)}
+        if not known >= values.keys():
+            raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
+        return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})

@@ -1,0 +1,103 @@
+"""Batches for training and evaluation, the same on any number of processes: `TrainBatches`, `EvalBatches`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from neuralfunctionals.data import WeightDataset, WeightItems
+
+# Axes: B items of a batch.
+
+Prepare = Callable[[WeightItems], Any]
+"""From the dataset's items to what a task trains on."""
+
+
+def mixed_seed(*parts: int) -> int:
+    """One seed from several numbers, such as those of run, step and process; close numbers give unlike seeds."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class TrainBatches:
+    """Shuffled batches for a stretch of training; which items batch number `n` holds follows from the seed alone.
+
+    So a run that is continued at some batch sees what it would have seen without the break, and processes that share
+    a batch take equal parts of it without talking to each other. An incomplete last batch of an epoch is left out.
+
+    Args:
+        dataset: The items.
+        prepare: Applied to the items of each batch.
+        batch_size: Items of a batch over all processes.
+        seed: Seed of the order.
+        length: Batches of a stretch.
+        first: Gives the number of the first batch when a stretch begins.
+        share: `(i, n)`: take the `i`-th of `n` equal parts of each batch.
+    """
+
+    def __init__(
+        self,
+        dataset: WeightDataset,
+        prepare: Prepare,
+        *,
+        batch_size: int,
+        seed: int,
+        length: int,
+        first: Callable[[], int] = lambda: 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        if batch_size > len(dataset):
+            raise ValueError(
+                f"Expected at least one batch of {batch_size} items to train on, but there are only {len(dataset)}. "
+                "Make a larger dataset or take a smaller batch."
+            )
+        if batch_size % share[1]:
+            raise ValueError(
+                f"Expected a batch that {share[1]} processes can share in equal parts, but got {batch_size} items."
+            )
+        self.dataset, self.prepare, self.batch_size, self.seed = dataset, prepare, batch_size, seed
+        self.length, self.first, self.share = length, first, share
+
+    def indices(self, batch: int) -> Int[Tensor, "B"]:
+        """The items of a batch, for all processes."""
+        epoch, place = divmod(batch, len(self.dataset) // self.batch_size)
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+        order = torch.randperm(len(self.dataset), generator=generator)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Any]:
+        first, (part, parts) = self.first(), self.share
+        for batch in range(first, first + self.length):
+            yield self.prepare(self.dataset[self.indices(batch)[part::parts]])
+
+
+class EvalBatches:
+    """All items once, in their order.
+
+    Args:
+        dataset: The items.
+        prepare: Applied to the items of each batch.
+        batch_size: Items of a batch of one process.
+        share: `(i, n)`: take every `n`-th item from the `i`-th on.
+    """
+
+    def __init__(
+        self, dataset: WeightDataset, prepare: Prepare, *, batch_size: int, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.dataset, self.prepare, self.batch_size = dataset, prepare, batch_size
+        self.items = torch.arange(share[0], len(dataset), share[1])
+
+    def __len__(self) -> int:
+        return -(-len(self.items) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self.items.split(self.batch_size):
+            if len(part):
+                yield self.prepare(self.dataset[part])

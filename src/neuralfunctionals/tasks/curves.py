@@ -1,0 +1,75 @@
+"""The curve of a run in `metrics.csv`: loss and metrics against steps and seconds of training: `Curves`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from neuralfunctionals.data import RunDirectory
+
+
+class Curves(Callback):
+    """Writes one row every few steps, with the mean loss since the row before, and one for every validation.
+
+    Seconds count training alone, without validation, over all launches of the run. The file is written at validations,
+    where a run can be continued; a run that is continued drops the rows that it is going to write again.
+
+    Args:
+        run: Where to write; columns `step`, `seconds`, `lr`, `loss` and one for each metric.
+        every: Steps between rows.
+    """
+
+    def __init__(self, run: RunDirectory, *, every: int) -> None:
+        self.run, self.every = run, every
+        self.seconds = 0.0
+        self._since: float | None = None
+        self._losses: list[Tensor] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self._elapsed()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds = state_dict["seconds"]
+
+    def _elapsed(self) -> float:
+        return self.seconds + (0.0 if self._since is None else time.perf_counter() - self._since)
+
+    def _pause(self) -> None:
+        self.seconds, self._since = self._elapsed(), None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._rows = [row for row in self.run.read_curve() if row["step"] <= trainer.global_step]
+        self._since = time.perf_counter()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._pause()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        self._add_row(trainer, metrics)
+        if trainer.is_global_zero:
+            self.run.write_curve(self._rows)
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._losses.append(outputs["loss"].detach())
+        if trainer.global_step % self.every == 0 and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            # With accumulation Lightning hands over the loss divided by the number of parts.
+            mean = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
+            self._losses.clear()
+            self._add_row(trainer, {"loss": trainer.strategy.reduce(mean, reduce_op="mean").item()})
+
+    def _add_row(self, trainer: Trainer, values: dict[str, float]) -> None:
+        if not trainer.is_global_zero:
+            return
+        rate = trainer.optimizers[0].param_groups[0]["lr"]
+        self._rows.append({"step": trainer.global_step, "seconds": round(self._elapsed(), 3), "lr": rate, **values})
+        for logger in trainer.loggers:
+            logger.log_metrics({"lr": rate, **values}, step=trainer.global_step)

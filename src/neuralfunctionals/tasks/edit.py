@@ -1,0 +1,132 @@
+"""Editing sine networks so that they show a changed image: `EditTask`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, overload
+
+import torch
+from einops import reduce
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.data import EDITS, WeightItems
+from neuralfunctionals.inr import image_values, render_images
+from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, H rows, W columns, C colours.
+
+
+class EditBatch(NamedTuple):
+    """Networks and what they shall show."""
+
+    features: WeightSpaceFeatures
+    target: Float[Tensor, "B H W C"]
+
+
+class EditTask(Task):
+    r"""Learns $\Delta$ so that the network $W + \Delta(W)$ shows the edited image.
+
+    $$ \min_\Delta \; \lVert \mathrm{render}(W + \Delta(W)) - \mathrm{edit}(\mathrm{image}) \rVert^2 $$
+
+    The target is the published edit of the image that the network was fitted to; values lie in [-1, 1].
+    Symmetry: the edited network is equivariant if the model is.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
+
+    Args:
+        model: From features to features of one channel, the difference.
+        edit: One of `nf.data.EDITS`.
+        omega: Frequency of the networks' sines.
+        convention: How their weights are meant; see `nf.inr.convert_convention`.
+        optimizer: How to train.
+        seed: Start of the random numbers.
+    """
+
+    metric: ClassVar[str] = "mse"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        edit: str,
+        omega: float = 30.0,
+        convention: str = "paper",
+        optimizer: OptimizerConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, optimizer=optimizer, seed=seed)
+        if edit not in EDITS:
+            raise ValueError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
+        self.edit_name, self.omega, self.convention = edit, omega, convention
+
+    def prepare(self, items: WeightItems) -> EditBatch:
+        if items.features is None or items.image is None:
+            raise ValueError(
+                "Editing needs networks and the images they were fitted to, but the dataset lacks them. "
+                "Make it with nf fit."
+            )
+        return EditBatch(items.features, image_values(EDITS[self.edit_name](items.image.numpy())))
+
+    def render(self, features: WeightSpaceFeatures, like: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        """What networks show, at the size of some images."""
+        height, width = like.shape[1:3]
+        # The products behind a sine of frequency 30 need all their digits.
+        with torch.autocast(features.tensor.device.type, enabled=False):
+            return render_images(
+                features.to(torch.float32) if features.tensor.dtype == torch.bfloat16 else features,
+                height,
+                width,
+                omega=self.omega,
+                convention=self.convention,
+            )
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The edited networks."""
+        return features + self.model(features)
+
+    def _errors(self, features: WeightSpaceFeatures, target: Float[Tensor, "B H W C"]) -> Float[Tensor, "B"]:
+        return reduce((self.render(features, target) - target).square(), "B H W C -> B", "mean")
+
+    def loss(self, batch: EditBatch) -> Float[Tensor, ""]:
+        return self._errors(self(batch.features), batch.target).mean()
+
+    def score(self, batch: EditBatch) -> dict[str, Float[Tensor, "B"]]:
+        return {
+            "mse": self._errors(self(batch.features), batch.target),
+            "mse_no_edit": self._errors(batch.features, batch.target),
+        }
+
+    @torch.inference_mode()
+    def samples(self, items: WeightItems) -> dict[str, Float[Tensor, "B H W C"]]:
+        """Pictures: what networks were fitted to and show, what they should show, and what they show edited."""
+        batch = self.prepare(items)
+        self.model.eval()
+        assert items.image is not None
+        return {
+            "image": image_values(items.image),
+            "original": self.render(batch.features, batch.target),
+            "target": batch.target,
+            "edited": self.render(self(batch.features), batch.target),
+        }
+
+    @overload
+    def edit(self, networks: nn.Module) -> nn.Module: ...
+    @overload
+    def edit(self, networks: Sequence[nn.Module]) -> list[nn.Module]: ...
+    @overload
+    def edit(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures: ...
+
+    @torch.no_grad()
+    def edit(self, networks: Any) -> Any:
+        """Edits a module, a list of modules, or features; modules come back as edited copies."""
+        if isinstance(networks, WeightSpaceFeatures):
+            self.require_spec(networks.spec, "what you gave")
+            networks.require_finite()
+            self.model.eval()
+            return self(networks.to(self.device)).detach()
+        modules = [networks] if isinstance(networks, nn.Module) else list(networks)
+        features = WeightSpaceFeatures.from_modules(modules)
+        edited = self.edit(features).to(features.tensor.device)
+        copies = [edited[[i]].to_modules(module)[0] for i, module in enumerate(modules)]
+        return copies[0] if isinstance(networks, nn.Module) else copies

@@ -1,0 +1,50 @@
+"""The progress bar of training: steps of the whole run, loss, the task's metric, time left: `StepBar`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class StepBar(ProgressBar):
+    """Shown on standard error, so that standard output stays clean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bar: Progress | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+        steps = int(trainer.estimated_stepping_batches)
+        self._bar.add_task("training", total=steps, completed=trainer.global_step, state="")
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._bar is None:
+            return
+        shown = {name: value for name, value in trainer.progress_bar_metrics.items() if name != "v_num"}
+        state = " ".join(f"{name} {float(value):.4f}" for name, value in shown.items())
+        self._bar.update(self._bar.task_ids[0], completed=trainer.global_step, state=state)
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def disable(self) -> None:
+        self._stop()

@@ -1,0 +1,178 @@
+"""What all tasks share: a model, its optimiser, a loss and a metric: `Task`, `OptimizerConfig`."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from neuralfunctionals.data import WeightItems
+from neuralfunctionals.tasks.batches import mixed_seed
+from neuralfunctionals.weight_space import NetworkSpec
+
+# Axes: B input networks.
+
+
+class TrainingDivergedError(ValueError):
+    """The loss is not a number any more."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How the parameters are updated."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    """Adam, or AdamW with its decoupled weight decay."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.0
+    """Weight decay."""
+    warmup_steps: int = 0
+    """Steps over which the rate rises from zero to its peak."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How the rate falls after the warm-up until the last step."""
+    clip_norm: float | None = None
+    """Gradients longer than this are shortened to it."""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "name": (self.name in ("adam", "adamw"), "'adam' or 'adamw'"),
+            "lr": (0 < self.lr < math.inf, "a positive number"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "0 or a positive number"),
+            "warmup_steps": (self.warmup_steps >= 0, "0 or a positive number"),
+            "schedule": (self.schedule in ("constant", "cosine", "linear"), "'constant', 'cosine' or 'linear'"),
+            "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive number"),
+        }
+        for name, (is_right, expected) in checks.items():
+            if not is_right:
+                raise ValueError(f"Expected the optimizer's {name} to be {expected}, but got {getattr(self, name)!r}.")
+
+    def factor(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, as a part of the peak."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[self.schedule]
+
+
+class Task(LightningModule):
+    """A model and what it is trained for; abstract.
+
+    A task says how items of a dataset become a batch (`prepare`), what to minimise (`loss`), and what to report for
+    each network (`score`) and for many (`summarize`).
+
+    Args:
+        model: The functional to train.
+        optimizer: How to train it.
+        seed: Start of the random numbers.
+    """
+
+    metric: ClassVar[str]
+    """The metric that chooses the best model."""
+    higher_is_better: ClassVar[bool] = False
+    """Which way the metric goes."""
+
+    def __init__(self, model: nn.Module, *, optimizer: OptimizerConfig | None = None, seed: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer = optimizer or OptimizerConfig()
+        self.seed = seed
+        self._scores: list[dict[str, Tensor]] = []
+
+    @abstractmethod
+    def prepare(self, items: WeightItems) -> Any:
+        """From items of a dataset to a batch of tensors."""
+
+    @abstractmethod
+    def loss(self, batch: Any) -> Float[Tensor, ""]:
+        """What to minimise."""
+
+    @abstractmethod
+    def score(self, batch: Any) -> dict[str, Float[Tensor, "B"]]:
+        """Numbers for each network, from which `summarize` makes the metrics."""
+
+    def summarize(self, scores: Mapping[str, Float[Tensor, "B"]]) -> dict[str, float]:
+        """The metrics of many networks: means, unless a task needs more."""
+        return {name: values.double().mean().item() for name, values in scores.items()}
+
+    def require_spec(self, spec: NetworkSpec, where: object) -> None:
+        """Raises if the model does not read networks of this spec."""
+        own = getattr(self.model, "spec", spec)
+        if own != spec:
+            raise ValueError(
+                f"The model was built for networks {own}, but {where} holds {spec}. Build it with that spec."
+            )
+
+    # What follows is Lightning's.
+
+    def configure_optimizers(self) -> Any:
+        """The optimiser with its schedule, by step."""
+        make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer.name]
+        optimizer = make(self.parameters(), lr=self.optimizer.lr, weight_decay=self.optimizer.weight_decay)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.optimizer.factor(step, steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Random numbers depend on seed, place in the run and process alone: a continued run draws the same."""
+        torch.manual_seed(mixed_seed(self.seed, self.trainer.fit_loop.total_batch_idx, self.trainer.global_rank))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        # Elsewhere the question would wait for the device at every step.
+        if (loss.device.type == "cpu" or batch_idx % 50 == 0) and not torch.isfinite(loss):
+            raise TrainingDivergedError(
+                f"The loss became {loss.item()} at step {self.trainer.global_step + 1}. Take a smaller learning rate "
+                f"(now {self.optimizer.lr:g}), a longer warm-up ({self.optimizer.warmup_steps} steps) or clip the "
+                "gradients (optimizer.clip_norm)."
+            )
+        self.log("loss", loss.detach(), prog_bar=True, logger=False)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self._scores.append(self.score(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Metrics over all processes, the same on each."""
+        metrics = self.summarize(_join(self._scores))
+        self._scores.clear()
+        self.log_dict({f"val/{name}": value for name, value in metrics.items() if name != self.metric})
+        self.log(f"val/{self.metric}", metrics[self.metric], prog_bar=True)
+
+
+def _join(scores: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The numbers of all batches of all processes."""
+    mine = {name: torch.cat([part[name] for part in scores]).cpu() for name in scores[0]} if scores else {}
+    if not dist.is_available() or not dist.is_initialized():
+        return mine
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    full = [part for part in parts if part]
+    return {name: torch.cat([part[name] for part in full]) for name in full[0]}
+
+
+@torch.inference_mode()
+def evaluate(task: Task, batches: Any) -> dict[str, float]:
+    """The metrics of a task over batches, with its model in evaluation mode.
+
+    Args:
+        task: The task with a trained model, on the device it shall run on.
+        batches: For instance `EvalBatches`.
+    """
+    was_training = task.model.training
+    task.model.eval()
+    try:
+        scores = [task.score(task.transfer_batch_to_device(batch, task.device, 0)) for batch in batches]
+    finally:
+        task.model.train(was_training)
+    if not scores:
+        raise ValueError("Expected at least one network to evaluate on, but there is none.")
+    return task.summarize({name: torch.cat([part[name] for part in scores]).cpu() for name in scores[0]})

@@ -1,0 +1,201 @@
+"""Trains a task into a run directory, on any devices that Lightning knows: `TrainingConfig`, `train`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
+from neuralfunctionals.tasks.curves import Curves
+from neuralfunctionals.tasks.progress import StepBar
+from neuralfunctionals.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and on what to train."""
+
+    steps: int = 1000
+    """Steps of the optimiser."""
+    batch_size: int = 32
+    """Networks of a step, over all devices."""
+    accumulate: int = 1
+    """Parts into which each batch is cut to save memory."""
+    val_every: int = 100
+    """Steps between validations; after each, the run can be continued exactly."""
+    log_every: int = 10
+    """Steps between rows of the curve."""
+    patience: int | None = None
+    """Stop after this many validations without a better one."""
+    ema_decay: float | None = None
+    """Validate and keep a running mean of the parameters with this decay."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of the model; bf16 is mixed precision."""
+    compile: bool = False
+    """Compile the model's blocks: faster after a first minute."""
+    accelerator: str = "auto"
+    """Kind of device: auto, cpu, gpu, mps, ..."""
+    devices: int = 1
+    """Devices of each machine; more than one train in parallel."""
+    nodes: int = 1
+    """Machines."""
+    threads: int | None = None
+    """Threads of each process on a CPU; torch's choice if missing."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Expected training.{name} to be at least 1, but got {getattr(self, name)}.")
+        for name in ("patience", "threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(
+                    f"Expected training.{name} to be at least 1 or missing, but got {getattr(self, name)}."
+                )
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise ValueError(f"Expected training.ema_decay from 0 to below 1, but got {self.ema_decay}.")
+        if self.batch_size % self.accumulate:
+            raise ValueError(
+                f"Expected training.accumulate to divide the batch of {self.batch_size}, but got {self.accumulate}."
+            )
+        if self.steps % self.interval:
+            nearest = max(1, round(self.steps / self.interval)) * self.interval
+            raise ValueError(
+                f"Expected training.steps to be a multiple of training.val_every, but got {self.steps} and "
+                f"{self.val_every}. Take {nearest} steps, or another val_every."
+            )
+
+    @property
+    def interval(self) -> int:
+        """Steps between validations, at most all."""
+        return min(self.val_every, self.steps)
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Checkpoints that are there whole or not at all, and of which nothing is run when they are read."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        data = io.BytesIO()
+        torch.save(checkpoint, data)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(Path(path), data.getvalue())
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
+        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+
+
+def train(
+    task: Task,
+    dataset: WeightDataset,
+    out: str | os.PathLike[str],
+    config: TrainingConfig | None = None,
+    *,
+    progress: bool = True,
+) -> Trainer:
+    """Trains on the dataset's training split, validates on its validation split, and continues what was begun.
+
+    The directory gets `metrics.csv` (the curve), `tensorboard/`, `checkpoints/last.ckpt` (everything needed to
+    continue) and `checkpoints/best.ckpt` (the best validation). In the end the task's model holds the best parameters.
+
+    An epoch of Lightning is here the stretch between two validations: checkpoints are written after it, so that a run
+    killed anywhere is continued from there and equals one that was not.
+
+    Args:
+        task: What to train.
+        dataset: Networks with splits.
+        out: The run directory.
+        config: How long and on what to train.
+        progress: Whether to show a progress bar, on standard error.
+    """
+    config, run = config or TrainingConfig(), RunDirectory(out)
+    task.require_spec(dataset.spec, dataset.path)
+    train_set, val_set = dataset.split("train"), dataset.split("val")
+    for name, part in (("training", train_set), ("validation", val_set)):
+        if not len(part):
+            raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are none.")
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+
+    better = "max" if task.higher_is_better else "min"
+    keep: dict[str, Any] = {"dirpath": run.checkpoints, "save_top_k": 1, "enable_version_counter": False}
+    best = ModelCheckpoint(**keep, filename="best", monitor=f"val/{task.metric}", mode=better, save_weights_only=True)
+    callbacks: list[Callback] = [Curves(run, every=config.log_every), best]
+    if config.ema_decay is not None:
+        callbacks.append(EMAWeightAveraging(decay=config.ema_decay))
+    if config.patience is not None:
+        callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
+    if progress:
+        callbacks.append(StepBar())
+    # Last: its checkpoint holds what the others know after the validation.
+    callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
+
+    with _quiet():
+        trainer = Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.nodes,
+            strategy="ddp" if config.devices * config.nodes > 1 else "auto",
+            precision="bf16-mixed" if config.precision == "bf16" else "32-true",
+            max_epochs=config.steps // config.interval,
+            accumulate_grad_batches=config.accumulate,
+            gradient_clip_val=task.optimizer.clip_norm,
+            callbacks=callbacks,
+            logger=TensorBoardLogger(run.path, name="", version="tensorboard"),
+            plugins=[WholeFiles()],
+            use_distributed_sampler=False,
+            enable_model_summary=False,
+            enable_progress_bar=progress,
+            num_sanity_val_steps=0,
+            log_every_n_steps=config.steps,  # the curve logs
+        )
+        share = (trainer.global_rank, trainer.world_size)
+        batches = TrainBatches(
+            train_set,
+            task.prepare,
+            batch_size=config.batch_size // config.accumulate,
+            seed=task.seed,
+            length=config.interval * config.accumulate,
+            first=lambda: trainer.global_step * config.accumulate,
+            share=share,
+        )
+        part = max(1, config.batch_size // config.accumulate // share[1])
+        validation = EvalBatches(val_set, task.prepare, batch_size=part, share=share)
+        last = run.checkpoints / "last.ckpt"
+        try:
+            trainer.fit(task, batches, validation, ckpt_path=last if last.exists() else None, weights_only=True)
+        except SystemExit as stopped:  # how Lightning leaves after Ctrl-C
+            raise KeyboardInterrupt from stopped
+    state = WholeFiles().load_checkpoint(run.checkpoints / "best.ckpt")["state_dict"]
+    task.load_state_dict(state)
+    return trainer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps what Lightning says about itself away from the user."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning.*")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
