@@ -19,6 +19,7 @@ EQUIVARIANT = {
     "DWSLinear max": lambda spec: layers.DWSLinear(spec, 4, 3, reduction="max"),
     "LayerNorm": lambda spec: layers.LayerNorm(spec, 4),
     "LayerNorm shared": lambda spec: layers.LayerNorm(spec, 4, per_layer=False),
+    "Standardize": lambda spec: layers.Standardize(spec, 4),
     "OutputScale": lambda spec: layers.OutputScale(spec, 4),
     "LayerEncoding": lambda spec: layers.LayerEncoding(spec, 4),
     "InputOutputEncoding": lambda spec: layers.InputOutputEncoding(spec, 4),

@@ -66,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("nf: interrupted. What was finished is safe: repeat the command to continue.", file=sys.stderr)
         return 130
-    _print(result, as_json=options.json)
+    if options.json:
+        print(json.dumps(result), flush=True)
+    else:
+        (command.show or _show)(result)
     return 0
 
 
@@ -84,10 +87,7 @@ def _print_help(words: Sequence[str]) -> int:
     return 0
 
 
-def _print(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result), flush=True)
-        return
+def _show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 

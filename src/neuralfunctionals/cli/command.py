@@ -19,5 +19,7 @@ class Command:
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Run
+    show: Callable[[dict[str, Any]], None] | None = None
+    """Shows the result to people, where a plain list does not do."""
     bind: Callable[[argparse.ArgumentParser, Sequence[str]], tuple[list[str], Run]] | None = None
     """Adds arguments that depend on the words given; returns the words left to read and what to run."""

@@ -1,4 +1,4 @@
-"""`nf recipes`, `nf train`, `nf evaluate`, `nf edit`: train models of the paper and use them."""
+"""`nf recipes`, `train`, `evaluate`, `edit`, `reproduce`: train models of the paper and use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from neuralfunctionals.cli.bars import fitting_bar
+from neuralfunctionals.cli.bars import fitting_bar, plain_bar
 from neuralfunctionals.cli.command import Command, Run
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -171,16 +171,78 @@ def _edit(arguments: Any) -> dict[str, Any]:
     return {"networks": len(networks), "edit": opened.run.task.edit, "out": os.fspath(arguments.out)}
 
 
+# nf reproduce
+
+
+def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("table", help="table2 (with table4 and figure4: editing INRs)")
+    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
+    add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
+    add("--full-images", action="store_true", help="the full image sets also at small scales; see NF_DATA_ROOT")
+    add("--limit", type=int, metavar="N", help="N images of each set")
+    add("--jobs", type=int, default=1, metavar="N", help="runs at the same time, sharing the cores (1)")
+
+
+def _reproduce(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.recipes import reproduce
+
+    out = arguments.out or os.path.join("runs", f"{arguments.table}-{arguments.scale}")
+    with fitting_bar() as fitting, plain_bar("runs") as progress:
+        return reproduce(
+            arguments.table,
+            out,
+            scale=arguments.scale,
+            full_images=arguments.full_images,
+            limit=arguments.limit,
+            jobs=arguments.jobs,
+            fitting=fitting,
+            progress=progress,
+        )
+
+
+def _show_reproduced(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(result["markdown"]))
+    print(f"Pictures and runs are in {result['out']}.")
+
+
+def _show_recipes(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("recipe", "what it trains", "reproduces", "models", box=None, header_style="bold")
+    for name, recipe in result.items():
+        table.add_row(name, recipe["summary"], recipe["reproduces"], ", ".join(recipe["models"]))
+    console = Console()
+    console.print(table)
+    for scale, cost in next(iter(result.values()))["cost"].items():
+        console.print(f"  --scale {scale}: {cost}", highlight=False)
+
+
 COMMANDS = {
     "recipes": Command(
-        "List the recipes, what each reproduces, and what it costs.", "nf recipes", _add_no_arguments, _recipes
+        "List the recipes, what each reproduces, and what it costs.",
+        "nf recipes",
+        _add_no_arguments,
+        _recipes,
+        show=_show_recipes,
     ),
     "train": Command(
         "Train a model of the paper on a task of the paper, or continue to.",
         "nf train edit/mnist-dilate --scale tiny --model nft --out /tmp/run --optimizer.lr 1e-3",
         _add_train_arguments,
         _train,
-        _bind_train,
+        bind=_bind_train,
+    ),
+    "reproduce": Command(
+        "Carry out all runs of one of the paper's tables, and draw it with the paper's numbers beside.",
+        "nf reproduce table2 --scale tiny --out /tmp/table2",
+        _add_reproduce_arguments,
+        _reproduce,
+        show=_show_reproduced,
     ),
     "evaluate": Command(
         "Measure a trained model on a split.",

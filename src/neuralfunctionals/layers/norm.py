@@ -1,4 +1,4 @@
-"""Normalisation and scaling of each entry: `LayerNorm`, `OutputScale`."""
+"""Normalisation and scaling of each entry: `LayerNorm`, `Standardize`, `OutputScale`."""
 
 from __future__ import annotations
 
@@ -78,3 +78,42 @@ class OutputScale(nn.Module):
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "OutputScale")
         return features.with_tensor(features.tensor * spread_over_entries(self.spec, self.scale))
+
+
+class Standardize(nn.Module):
+    r"""Subtracts the mean of each layer's weights, or biases, over a dataset, and divides by their standard deviation.
+
+    The layers of one network differ in scale by factors of ten and more; without this, linear layers hardly see the
+    small ones. Mean and deviation are numbers for a whole group, so all its entries are treated alike; until `estimate`
+    is called they are 0 and 1.
+
+    Symmetry: NP-equivariant.
+
+    Args:
+        spec: The input networks.
+        channels: Channels in and out.
+    """
+
+    symmetry: Symmetry = "NP"
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, spec: NetworkSpec, channels: int = 1) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels = self.out_channels = channels
+        self.register_buffer("mean", torch.zeros(len(spec.groups), channels))
+        self.register_buffer("deviation", torch.ones(len(spec.groups), channels))
+
+    @torch.no_grad()
+    def estimate(self, features: WeightSpaceFeatures) -> None:
+        """Takes mean and deviation from networks: those of the training split, never others."""
+        features.require_spec(self.spec, "Standardize")
+        groups = [group.flatten(0, -2) for group in features.split()]
+        self.mean.copy_(torch.stack([group.mean(0) for group in groups]))
+        self.deviation.copy_(torch.stack([group.std(0, correction=0) for group in groups]).clamp(min=1e-8))
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.spec, "Standardize")
+        mean, deviation = (spread_over_entries(self.spec, v) for v in (self.mean, self.deviation))
+        return features.with_tensor((features.tensor - mean) / deviation)

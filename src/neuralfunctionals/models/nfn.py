@@ -17,6 +17,7 @@ from neuralfunctionals.layers import (
     NPPool,
     OutputScale,
     SinusoidalEncoding,
+    Standardize,
 )
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
@@ -38,6 +39,8 @@ class NFN(nn.Module, Pretrained):
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels after each hidden layer.
+        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 first; the numbers come
+            from `nf.layers.Standardize.estimate`.
         num_frequencies: Fourier features of the input, if any.
         fourier_scale: Standard deviation of the Fourier frequencies.
         io_encoding: What tells layers, input and output neurons apart: `"sinusoidal"`, `"learned"` (needs as many
@@ -58,6 +61,7 @@ class NFN(nn.Module, Pretrained):
         in_channels: int = 1,
         out_channels: int = 1,
         channels: Sequence[int] = (128, 128, 128),
+        standardize: bool = False,
         num_frequencies: int = 0,
         fourier_scale: float = 3.0,
         io_encoding: Literal["sinusoidal", "learned", "none"] | None = None,
@@ -81,7 +85,7 @@ class NFN(nn.Module, Pretrained):
         self.symmetry: Symmetry = "NP" if (symmetry, io_encoding, pooling == "HNP") == ("NP", "none", False) else "HNP"
         linear = NPLinear if symmetry == "NP" else HNPLinear
 
-        stem: list[nn.Module] = []
+        stem: list[nn.Module] = [Standardize(spec, in_channels)] if standardize else []
         width = in_channels
         if num_frequencies:
             stem.append(FourierFeatures(spec, in_channels, num_frequencies, scale=fourier_scale))

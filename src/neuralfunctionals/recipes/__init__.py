@@ -5,11 +5,13 @@ from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import SCALES, DataConfig, EditConfig, Run
+from neuralfunctionals.recipes.tables import TABLES, reproduce
 
 __all__ = [
     "FUNCTIONALS",
     "RECIPES",
     "SCALES",
+    "TABLES",
     "DataConfig",
     "EditConfig",
     "Recipe",
@@ -21,4 +23,5 @@ __all__ = [
     "find_run",
     "measure",
     "open_run",
+    "reproduce",
 ]

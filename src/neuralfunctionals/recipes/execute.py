@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from neuralfunctionals import __version__
 from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.layers import Standardize
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import Run
@@ -72,6 +73,7 @@ def execute(
             _require_same(run, directory)
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
     model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
+    _standardize(model, dataset.split("train"))
     task = _make_task(run, model, dataset.provenance)
     if is_first and not resume:
         if directory.is_run:
@@ -117,6 +119,15 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
+    """Gives the model the scale of its data, from training networks alone."""
+    for part in model.modules():
+        if isinstance(part, Standardize) and len(train_set):
+            features = train_set[: min(_EVAL_LIMIT, len(train_set))].features
+            assert features is not None
+            part.estimate(features)
 
 
 def _make_task(run: Run, model: torch.nn.Module, made: Mapping[str, Any]) -> EditTask:

@@ -92,7 +92,7 @@ class EvalBatches:
         self, dataset: WeightDataset, prepare: Prepare, *, batch_size: int, share: tuple[int, int] = (0, 1)
     ) -> None:
         self.dataset, self.prepare, self.batch_size = dataset, prepare, batch_size
-        self.items = torch.arange(share[0], len(dataset), share[1])
+        self.items = torch.arange(len(dataset))[share[0] :: share[1]]
 
     def __len__(self) -> int:
         return -(-len(self.items) // self.batch_size)

@@ -125,8 +125,9 @@ def train(
     task.require_spec(dataset.spec, dataset.path)
     train_set, val_set = dataset.split("train"), dataset.split("val")
     for name, part in (("training", train_set), ("validation", val_set)):
-        if not len(part):
-            raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are none.")
+        if len(part) < config.devices * config.nodes:
+            count = f"only {len(part)} for {config.devices * config.nodes} processes" if len(part) else "none"
+            raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are {count}.")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 

@@ -1,0 +1,143 @@
+"""The engine: exact resumption after real kills, averages, early stopping, accumulation, precision, devices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.models import NFT
+from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig, TrainingDivergedError, train
+
+TINY = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2, "dropout": 0.1}
+CONFIG = {"steps": 24, "batch_size": 8, "val_every": 8, "log_every": 1}
+
+# A run that dies by SIGKILL in the middle of a step, as a machine that is switched off.
+KILLED = """
+import json, os, signal, sys
+from test_training import run
+from neuralfunctionals.data import WeightDataset
+path, out, config, step = sys.argv[1:]
+def die(task):
+    if task.trainer.global_step == int(step):
+        os.kill(os.getpid(), signal.SIGKILL)
+run(WeightDataset(path), out, json.loads(config), before_loss=die)
+"""
+
+
+class Watched(EditTask):
+    """Calls something before every loss."""
+
+    before_loss = staticmethod(lambda task: None)
+
+    def loss(self, batch):
+        self.before_loss(self)
+        return super().loss(batch)
+
+
+def run(dataset, out, config, *, before_loss=lambda task: None, **optimizer):
+    torch.manual_seed(0)
+    optimizer = {"schedule": "cosine", "warmup_steps": 4, "clip_norm": 1.0, **optimizer}
+    task = Watched(NFT(dataset.spec, **TINY), edit="dilate", optimizer=OptimizerConfig(**optimizer))
+    task.before_loss = before_loss
+    train(task, dataset, out, TrainingConfig(**config), progress=False)
+    return task
+
+
+def curve(out):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in RunDirectory(out).read_curve()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"ema_decay": 0.9, "accumulate": 2}], ids=["plain", "averaged-accumulated"])
+def test_killed_and_continued_equals_uninterrupted_step_for_step(sirens, tmp_path, more):
+    # Eighty networks, 64 of them for training: eight batches are an epoch, and end with the validation.
+    config = {**CONFIG, **more}
+    whole = run(sirens, tmp_path / "whole", config)
+    assert len(curve(tmp_path / "whole")) == 27
+    for kills in ([8], [16], [3], [5, 13, 22]):
+        out = tmp_path / "-".join(map(str, kills))
+        for step in kills:
+            arguments = [str(sirens.path), str(out), json.dumps(config), str(step)]
+            environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "OMP_NUM_THREADS": "1"}
+            dead = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True)
+            assert dead.returncode == -signal.SIGKILL, dead.stderr.decode()
+        continued = run(sirens, out, config)
+        assert curve(out) == curve(tmp_path / "whole")
+        for name, tensor in whole.state_dict().items():
+            assert torch.equal(tensor, continued.state_dict()[name]), name
+
+
+def test_accumulated_parts_give_the_steps_of_the_whole_batch(sirens, tmp_path):
+    """Without dropout, whose masks would differ."""
+    losses = []
+    for parts in (1, 4):
+        torch.manual_seed(0)
+        task = EditTask(NFT(sirens.spec, **{**TINY, "dropout": 0.0}), edit="erode")
+        out = tmp_path / str(parts)
+        train(task, sirens, out, TrainingConfig(steps=4, batch_size=8, accumulate=parts, log_every=1), progress=False)
+        losses.append([row["loss"] for row in curve(out) if "loss" in row])
+    assert len(losses[0]) == 4
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), atol=1e-5, rtol=0)
+
+
+def test_the_best_validation_is_kept_and_patience_ends_a_run(sirens, tmp_path):
+    task = run(
+        sirens, tmp_path, {"steps": 40, "batch_size": 8, "val_every": 2, "patience": 2}, lr=0.3, schedule="constant"
+    )
+    values = [row["val/mse"] for row in curve(tmp_path) if "val/mse" in row]
+    best = values.index(min(values))
+    assert len(values) == best + 3 < 20
+    kept = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    assert kept["global_step"] == 2 * (best + 1)
+    for name, tensor in kept["state_dict"].items():
+        assert torch.equal(tensor, task.state_dict()[name])
+
+
+def test_bf16_trains_close_to_float32(sirens, tmp_path):
+    curves = []
+    for precision in ("float32", "bf16"):
+        run(sirens, tmp_path / precision, {**CONFIG, "steps": 8, "precision": precision})
+        curves.append(curve(tmp_path / precision))
+    first, second = curves
+    assert first[-1]["val/mse"] == pytest.approx(second[-1]["val/mse"], rel=0.05)
+    assert first[-1]["val/mse"] != second[-1]["val/mse"]
+
+
+def test_logs_are_written_for_people_and_tensorboard(sirens, tmp_path):
+    run(sirens, tmp_path, CONFIG)
+    rows = RunDirectory(tmp_path).read_curve()
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 25))
+    assert [row["step"] for row in rows if "val/mse" in row] == [8, 16, 24]
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    assert any((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_refuses_to_go_on_when_the_loss_is_no_number(sirens, tmp_path):
+    with pytest.raises(TrainingDivergedError, match=r"at step \d+. Take a smaller learning rate \(now 1e\+30"):
+        run(sirens, tmp_path, CONFIG, lr=1e30, clip_norm=None)
+
+
+def test_refuses_data_it_cannot_train_on(sirens, tmp_path):
+    train_items = (sirens.column("split") == 0).nonzero()[:, 0]
+    with pytest.raises(ValueError, match="networks in the validation split .* but there are none"):
+        run(sirens.select(train_items), tmp_path, CONFIG)
+    with pytest.raises(ValueError, match="networks in the training split .* but there are none"):
+        run(sirens.select((sirens.column("split") == 1).nonzero()[:, 0]), tmp_path, CONFIG)
+    other = NFT(type(sirens.spec).mlp([2, 16, 1]), **TINY)
+    with pytest.raises(ValueError, match=r"built for networks .* but .* holds"):
+        train(EditTask(other, edit="dilate"), sirens, tmp_path, TrainingConfig(**CONFIG), progress=False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_gpu_trains_as_the_processor_does(sirens, tmp_path, precision):
+    config = {**CONFIG, "steps": 8, "precision": precision}
+    run(sirens, tmp_path / "cpu", {**config, "accelerator": "cpu"})
+    run(sirens, tmp_path / "gpu", {**config, "accelerator": "gpu"})
+    assert curve(tmp_path / "gpu")[-1]["val/mse"] == pytest.approx(curve(tmp_path / "cpu")[-1]["val/mse"], rel=0.05)
