@@ -23,7 +23,7 @@ class Nothing(nn.Module):
     spec = SPEC
 
     def forward(self, features):
-        return features * 0
+        return features * 0.0
 
 
 @pytest.mark.parametrize(

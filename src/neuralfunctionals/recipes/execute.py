@@ -203,7 +203,7 @@ def _finish(run: Run, task: EditTask, dataset: WeightDataset, directory: RunDire
     return result
 
 
-def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, float]:
+def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, Any]:
     """The metrics on a split; of a large training split, on some thousand networks spread over it."""
     chosen = dataset.split(split)
     task.require_spec(dataset.spec, dataset.path)

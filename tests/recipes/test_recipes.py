@@ -1,0 +1,177 @@
+"""Recipes from name to result: what they say, what a run leaves, what it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.layers import Standardize
+from neuralfunctionals.recipes import (
+    RECIPES,
+    SCALES,
+    DataConfig,
+    Run,
+    build_model,
+    dataset_for,
+    execute,
+    find_run,
+    measure,
+    open_run,
+)
+from neuralfunctionals.weight_space import NetworkSpec
+
+SPEC = NetworkSpec.mlp([2, 32, 32, 1])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    """Fitted networks are kept for the tests of this file alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    run = find_run("edit/mnist-dilate", scale="tiny", model="nfn-hnp")
+    return run, out, execute(run, out, progress=False)
+
+
+def test_every_recipe_has_a_run_for_every_scale_and_model():
+    for name, recipe in RECIPES.items():
+        for scale in SCALES:
+            assert recipe.cost[scale]
+            for model in recipe.models:
+                run = find_run(name, scale=scale, model=model)
+                assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
+def test_the_paper_scale_has_the_appendix_hyperparameters():
+    run = find_run("edit/mnist-dilate", scale="paper")
+    assert run.model == {
+        "channels": 256,
+        "num_blocks": 4,
+        "hidden_channels": 512,
+        "num_heads": 8,
+        "dropout": 0.1,
+        "fourier_scale": 3.0,
+    }
+    assert (run.training.steps, run.training.batch_size, run.data.images) == (50_000, 32, "mnist")
+    assert (run.optimizer.name, run.optimizer.lr, run.optimizer.warmup_steps) == ("adam", 1e-3, 10_000)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_compared_editors_have_as_many_parameters(scale):
+    counts = {}
+    for model in ("nft", "nfn-np", "nfn-hnp"):
+        run = find_run("edit/mnist-erode", scale=scale, model=model)
+        built = build_model(model, SPEC, run.model, seed=0, compiled=False)
+        counts[model] = sum(p.numel() for p in built.parameters())
+    assert max(counts.values()) < 1.03 * min(counts.values()), counts
+
+
+def test_a_seed_gives_the_same_first_parameters_and_touches_no_other_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    options = {"channels": [3]}
+    first, again, other = (build_model("nfn-np", SPEC, options, seed=seed, compiled=False) for seed in (1, 1, 2))
+    torch.testing.assert_close(torch.rand(3), expected)
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True)]
+    assert all(same)
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_networks_are_fitted_once_and_found_again():
+    config = DataConfig(limit=20, fit="fast")
+    fitted = []
+    dataset = dataset_for(config, progress=lambda total, count, psnr_db: fitted.append(count))
+    assert len(dataset) == sum(fitted) == 20
+    again = dataset_for(config, progress=lambda total, count, psnr_db: fitted.append(count))
+    assert again.path == dataset.path
+    assert sum(fitted) == 20
+    assert dataset_for(replace(config, seed=1)).path != dataset.path
+
+
+def test_a_run_leaves_all_that_comes_after_it_needs(finished):
+    run, out, result = finished
+    directory = RunDirectory(out)
+    assert directory.read_result() == result
+    config = directory.read_config()
+    assert Run.from_dict(config["run"]) == run
+    assert config["code"]["version"]
+    assert config["machine"]["torch"] == torch.__version__
+    assert result["test"]["mse"] < result["test"]["mse_no_edit"]
+    assert directory.read_curve()[-1]["step"] == run.training.steps
+    assert directory.read_samples()["edited"].shape == directory.read_samples()["target"].shape
+
+
+def test_a_finished_run_opens_with_its_best_model(finished):
+    run, out, result = finished
+    opened = open_run(out)
+    assert opened.run == run
+    for split in ("train", "val", "test"):
+        assert measure(opened.task, WeightDataset(opened.data), split) == result[split]
+
+
+def test_standardizing_uses_the_training_split_alone(tmp_path):
+    run = find_run("edit/mnist-dilate", scale="tiny", model="nfn-np")
+    execute(replace(run, model={"channels": [2], "standardize": True}), tmp_path, progress=False)
+    opened = open_run(tmp_path)
+    (layer,) = [m for m in opened.task.model.modules() if isinstance(m, Standardize)]
+    features = WeightDataset(opened.data).split("train")[:].features
+    for group, mean, deviation in zip(features.split(), layer.mean, layer.deviation, strict=True):
+        torch.testing.assert_close(mean, group.mean()[None])
+        torch.testing.assert_close(deviation, group.std(correction=0)[None])
+
+
+def test_refuses_to_overwrite_a_run(finished, tmp_path):
+    run, out, _ = finished
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="holds a finished run. Continue it with --resume, or begin"):
+        execute(run, out, progress=False)
+    with pytest.raises(ValueError, match="There is no run to continue"):
+        execute(run, tmp_path / "none", resume=True, progress=False)
+    (tmp_path / "letter.txt").write_text("mine")
+    with pytest.raises(ValueError, match="holds something else"):
+        execute(run, tmp_path, force=True, progress=False)
+    with pytest.raises(ValueError, match="Expected the directory of a run"):
+        open_run(tmp_path)
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_refuses_to_continue_another_run(finished, tmp_path):
+    run, out, _ = finished
+    RunDirectory(tmp_path).write_config(RunDirectory(out).read_config())
+    other = replace(run, optimizer=replace(run.optimizer, lr=0.5))
+    with pytest.raises(ValueError, match="was begun with optimizer.lr 0.003, but now it is 0.5"):
+        execute(other, tmp_path, resume=True, progress=False)
+    with pytest.raises(ValueError, match="has not ended yet"):
+        open_run(tmp_path)
+
+
+def test_a_forced_run_replaces_the_earlier_one(finished, tmp_path):
+    run, _, result = finished
+    first = execute(run, tmp_path / "again", progress=False)
+    assert {**first, "training_seconds": 0} == {**result, "training_seconds": 0}
+    forced = execute(replace(run, seed=3), tmp_path / "again", force=True, progress=False)
+    assert forced["seed"] == 3
+    assert forced["test"]["mse"] != first["test"]["mse"]
+    assert execute(replace(run, seed=3), tmp_path / "again", resume=True, progress=False) == forced
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"recipe": "edit/mnist-dilat"}, "Did you mean edit/mnist-dilate"),
+        ({"scale": "large"}, "one of tiny, small, paper, but got 'large'"),
+        ({"model": "nfn"}, "one of nft, nft-hnp, nfn-np, nfn-hnp, but got 'nfn'"),
+    ],
+)
+def test_refuses_names_it_does_not_know(options, message):
+    recipe = options.pop("recipe", "edit/mnist-dilate")
+    with pytest.raises(ValueError, match=message):
+        find_run(recipe, **options)

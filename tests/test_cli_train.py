@@ -1,0 +1,226 @@
+"""The commands that train and use models, as people call them."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from neuralfunctionals.cli import main
+from neuralfunctionals.data.network_files import read_networks, write_networks
+from neuralfunctionals.inr import Siren, image_grid
+from neuralfunctionals.recipes import open_run
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def run(capsys, *words):
+    """Runs a command here: its exit code, its JSON, what it said on standard error."""
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as leaving:
+        code = leaving.code
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
+
+
+def command(*words):
+    return [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    assert main([*TRAIN, "--model", "nft", "--out", str(out), "--model.output_scale", "0.1"]) == 0
+    return out
+
+
+def test_trains_evaluates_and_says_so_in_one_line(capsys, trained):
+    code, result, _ = run(capsys, "evaluate", trained, "--split", "val", "--json")
+    assert code == 0
+    assert result["split"] == "val"
+    assert 0 < result["mse"] < 2
+    assert result["networks"] == 7
+
+
+def test_any_field_can_be_set(capsys, tmp_path):
+    options = ["--optimizer.lr", "1e-4", "--training.steps=10", "--task.edit", "erode", "--seed", "7"]
+    code, result, err = run(
+        capsys, *TRAIN, "--model=nfn-np", "--model.channels", "[3,3]", *options, "--out", tmp_path / "r", "--json"
+    )
+    assert code == 0, err
+    assert (result["steps"], result["seed"], result["model"]) == (10, 7, "nfn-np")
+    opened = open_run(tmp_path / "r")
+    assert opened.run.optimizer.lr == 1e-4
+    assert opened.run.task.edit == "erode"
+    assert opened.run.model == {"channels": [3, 3]}
+
+
+def test_networks_of_the_users_own_store(capsys, tmp_path):
+    assert (
+        main(["fit", "--images", "fashion-sample", "--limit", "30", "--recipe", "fast", "--out", str(tmp_path / "d")])
+        == 0
+    )
+    capsys.readouterr()
+    code, result, err = run(capsys, *TRAIN, "--data", tmp_path / "d", "--out", tmp_path / "r", "--json")
+    assert code == 0, err
+    assert result["train"]["networks"] == 24
+    assert open_run(tmp_path / "r").data == (tmp_path / "d").resolve()
+
+
+@pytest.mark.parametrize("ending", [".pth", ".safetensors", ".npz"])
+def test_edits_networks_of_a_file_into_one_that_loads_back(capsys, trained, tmp_path, ending):
+    siren = Siren()
+    before, after = tmp_path / f"siren{ending}", tmp_path / f"edited{ending}"
+    write_networks(before, WeightSpaceFeatures.from_modules([siren]))
+    code, result, err = run(capsys, "edit", trained, "--weights", before, "--out", after, "--json")
+    assert code == 0, err
+    assert (result["networks"], result["edit"]) == (1, "dilate")
+    (loaded,) = read_networks(after).to_modules(siren)
+    expected = open_run(trained).task.edit(siren)
+    grid = image_grid(28, 28)
+    torch.testing.assert_close(loaded(grid), expected(grid))
+    assert not torch.allclose(loaded(grid), siren(grid))
+    assert run(capsys, "edit", trained, "--weights", before, "--out", after)[0] == 2
+    assert run(capsys, "edit", trained, "--weights", before, "--out", after, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*TRAIN, "--optimzer.lr", "1"], "got --optimzer.lr. Did you mean --optimizer.lr?"),
+        ([*TRAIN, "--training.step", "1"], "got --training.step. Did you mean --training.steps?"),
+        ([*TRAIN, "--optimizer.lr", "abc"], "optimizer.lr"),
+        ([*TRAIN, "--optimizer.lr", "-1"], "lr to be a positive number, but got -1.0"),
+        ([*TRAIN, "--model", "nftt"], "Did you mean nft?"),
+        ([*TRAIN, "--scale"], "--scale: expected one argument"),
+        (["train"], "recipe"),
+        (["train", "edit/mnist-dilat"], "Did you mean edit/mnist-dilate?"),
+        ([*TRAIN, "--data", "nowhere"], "nowhere"),
+        (["evaluate", "nowhere"], "Expected the directory of a run, but nowhere has no run.json"),
+        (["edit", "nowhere", "--weights", "a.pth", "--out", "b.pth"], "Expected the directory of a run"),
+        (["reproduce", "table9"], "Expected a table"),
+    ],
+)
+def test_refuses_in_one_line_what_the_user_can_put_right(capsys, monkeypatch, tmp_path, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert message in err
+    assert err.startswith("nf: ")
+    assert err.count("\n") == 1
+    assert not out
+    assert not list(tmp_path.iterdir())
+
+
+def test_refuses_networks_that_do_not_fit(capsys, trained, tmp_path):
+    write_networks(tmp_path / "wide.pth", WeightSpaceFeatures.from_modules([Siren([2, 8, 1])]))
+    code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "wide.pth", "--out", tmp_path / "out.pth")
+    assert (code, (tmp_path / "out.pth").exists()) == (2, False)
+    assert "The model was built for networks" in err
+    (tmp_path / "broken.pth").write_bytes(b"not weights")
+    code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "broken.pth", "--out", tmp_path / "out.pth")
+    assert code == 2
+    assert "Nothing in it was run" in err or "nothing in it was run" in err
+
+
+def test_help_lists_every_field_with_its_meaning(capsys):
+    code, out, _ = run(capsys, *TRAIN, "--model", "nfn-np", "--help")
+    assert code == 0
+    for text in ("--optimizer.lr", "Peak learning rate", "--training.steps", "--model.channels", "--task.edit"):
+        assert text in out
+
+
+def test_recipes_are_listed(capsys):
+    code, out, _ = run(capsys, "recipes")
+    assert code == 0
+    assert "edit/mnist-dilate" in out
+    assert "--scale paper" in out
+
+
+def rows(path):
+    with open(path / "metrics.csv") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    options = [*TRAIN, "--training.log_every", "1", "--training.accelerator", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for devices in (1, 2):
+        words = [*options, "--devices", str(devices), "--out", tmp_path / str(devices)]
+        done = subprocess.run(command(*words), env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    one, two = rows(tmp_path / "1"), rows(tmp_path / "2")
+    assert len(one) == len(two) == 22
+    for first, second in zip(one, two, strict=True):
+        for name in first:
+            assert bool(first[name]) == bool(second[name])
+            assert not first[name] or float(first[name]) == pytest.approx(float(second[name]), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_killed_command_is_continued_to_the_same_model(tmp_path):
+    options = [*TRAIN, "--training.steps", "200", "--training.val_every", "20"]
+    assert subprocess.run(command(*options, "--out", tmp_path / "whole"), capture_output=True).returncode == 0
+    out = tmp_path / "killed"
+    process = subprocess.Popen(command(*options, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "result.json").exists()
+    done = subprocess.run(command(*options, "--out", out, "--resume"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert rows(out) == rows(tmp_path / "whole")
+    files = [p / "model" / "model.safetensors" for p in (out, tmp_path / "whole")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(*TRAIN, "--training.steps", "4000", "--training.val_every", "20", "--out", out),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 240
+    while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.strip().splitlines()[-1].startswith("nf: interrupted.")
+
+
+@pytest.mark.slow
+def test_a_table_is_reproduced_and_continued(capsys, tmp_path):
+    out = tmp_path / "table"
+    code, result, err = run(capsys, "reproduce", "table2", "--scale", "tiny", "--out", out, "--jobs", "2", "--json")
+    assert code == 0, err
+    assert result["runs"] == 21
+    text = (out / "table.md").read_text()
+    assert text == result["markdown"]
+    assert text.count("edit/mnist-dilate") == 4
+    assert "0.0510" in text
+    assert all((out / name).stat().st_size > 10_000 for name in ("edits.png", "curves.png"))
+    times = {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")}
+    assert len(times) == 21
+    assert run(capsys, "reproduce", "table2", "--scale", "tiny", "--out", out, "--json")[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")} == times
