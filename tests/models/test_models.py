@@ -25,7 +25,7 @@ EQUIVARIANT = {
     "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
     "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
-    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2),
+    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2, omega=3.0),
     "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(spec, channels=4, num_rounds=3, symmetry="NP", num_gates=2),
 }
 INVARIANT = {

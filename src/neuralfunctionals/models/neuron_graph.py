@@ -36,8 +36,10 @@ class NeuronGraphNet(nn.Module, Pretrained):
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the neurons' states.
         num_rounds: Updates of all neurons, in turn from input to output and back.
-        num_gates: Gates of each weight; by default as many as its channels and kernel positions, 8 at most.
+        num_gates: Gates of each weight; by default the power of two below the number of its values (channels times
+            kernel positions), 8 at most.
         symmetry: `"HNP"` gives each input and output neuron a learned first state of its own.
+        omega: Frequency of sine networks: the states then start from sine and cosine of omega times the entries too.
         dropout: Dropout before the output layer.
         invariant: Whether the output is a vector.
         head_channels: Hidden widths of the MLP that gives the vector.
@@ -60,6 +62,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         num_rounds: int = 4,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
+        omega: float | None = None,
         dropout: float = 0.0,
         invariant: bool = False,
         head_channels: Sequence[int] = (192,),
@@ -69,10 +72,11 @@ class NeuronGraphNet(nn.Module, Pretrained):
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         self.symmetry: Symmetry = symmetry
-        if num_gates is None:
-            values = in_channels * max(layer.kernel_size for layer in spec.layers)
-            num_gates = 2 ** min(3, values.bit_length() - 1)
-        self.read = ReadNeurons(spec, in_channels, channels, symmetry)
+        self.omega = omega
+        seen_channels = in_channels if omega is None else 3 * in_channels
+        values = in_channels * max(layer.kernel_size for layer in spec.layers)
+        num_gates = 1 << min(3, values.bit_length() - 1) if num_gates is None else num_gates
+        self.read = ReadNeurons(spec, seen_channels, channels, symmetry)
         self.read_scales = nn.Linear(len(spec.groups) * in_channels, len(spec.widths) * channels)
         self.gates = Gates(spec, in_channels, channels, num_gates)
         self.rounds = nn.ModuleList(NeuronRound(spec, channels, forwards=n % 2 == 0) for n in range(num_rounds))
@@ -82,34 +86,38 @@ class NeuronGraphNet(nn.Module, Pretrained):
         else:
             self.head = None
             self.write = WriteEntries(spec, channels, channels)
-            self.skip = Pointwise(spec, in_channels, channels)
+            self.skip = Pointwise(spec, seen_channels, channels)
             self.output = nn.Sequential(
                 Pointwise(spec, channels, out_channels), OutputScale(spec, out_channels, initial=output_scale)
             )
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B K"]:
         features.require_spec(self.spec, "NeuronGraphNet")
-        features, scales = _take_out_scales(features)
+        raw, (features, scales) = features, _take_out_scales(features)
+        seen = features
+        if self.omega is not None:
+            angles = raw * self.omega
+            seen = WeightSpaceFeatures.stack([features, angles.map(torch.sin), angles.map(torch.cos)])
         from_scales = self.read_scales(scales.log()).chunk(len(self.spec.widths), dim=-1)
-        states = [h + s[:, None] for h, s in zip(self.read(features), from_scales, strict=True)]
+        states = [h + s[:, None] for h, s in zip(self.read(seen), from_scales, strict=True)]
         gates = self.gates(features)
         for update in self.rounds:
             states = update(states, gates)
         if self.head is not None:
             pooled = [value for h in states for value in (h.mean(1), h.amax(1))]
             return self.head(self.dropout(torch.cat(pooled, dim=-1)))
-        hidden = self.write(states) + self.skip(features)
+        hidden = self.write(states) + self.skip(seen)
         return self.output(hidden.map(nn.functional.gelu).map(self.dropout))
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """An editor of INRs."""
-        return cls(spec, **changes)
+        """An editor of sine networks."""
+        return cls(spec, **{"omega": 30.0, **changes})
 
     @classmethod
     def classification(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """A classifier of INRs into ten classes."""
-        return cls(spec, **{"invariant": True, "out_channels": 10, **changes})
+        """A classifier of sine networks into ten classes."""
+        return cls(spec, **{"invariant": True, "out_channels": 10, "omega": 30.0, **changes})
 
     @classmethod
     def generalization(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
