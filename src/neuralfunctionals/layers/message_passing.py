@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, n, m neurons of neighbouring layers, C channels, G gates, c channels behind one gate,
-# V values at one entry (channels at all kernel positions).
+# n2, C2 twice as many (signed, then absolute).
 
 States = list[Float[Tensor, "B _n C"]]
 """The neurons of layers `0` (input) to `L` (output)."""
@@ -134,7 +134,7 @@ class Gates(nn.Module):
         return [(_scale(g), _scale(g.mT)) for g in gates]
 
 
-def _scale(gates: Float[Tensor, "B G n m"]) -> Float[Tensor, "B G 2n m"]:
+def _scale(gates: Float[Tensor, "B G n m"]) -> Float[Tensor, "B G 2*n m"]:
     m = gates.shape[-1]
     return torch.cat([gates / m**0.5, gates.abs() / m], dim=2)
 
@@ -173,7 +173,7 @@ class NeuronRound(nn.Module):
         return states
 
 
-def _send(gates: Float[Tensor, "B G 2n m"], states: Float[Tensor, "B m C"]) -> Float[Tensor, "B n 2C"]:
+def _send(gates: Float[Tensor, "B G n2 m"], states: Float[Tensor, "B m C"]) -> Float[Tensor, "B n C2"]:
     """The sums of all states behind each neuron, through the signed and through the absolute gates."""
     values = rearrange(states, "B m (G c) -> B G m c", G=gates.shape[1])
     return rearrange(gates @ values, "B G (s n) c -> B n (s G c)", s=2)
