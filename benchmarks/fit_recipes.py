@@ -1,7 +1,7 @@
 """Which fitting recipe leaves weights that can be read? Fits/s, PSNR, and the accuracy of one fixed small reader.
 
-Every recipe fits the same images from the same starts; the same reader (message passing between the hidden neurons, on
-weights whose signs and phases are made canonical) is then trained on each set of weights to tell the class. The
+Every recipe fits the same images from the same starts; the same reader (`NeuronGraphNet` of 64 channels, on weights
+whose signs and phases are made canonical) is then trained on each set of weights to tell the class. The
 validation accuracy is for choosing a recipe, the test accuracy for reporting it.
 
     python benchmarks/fit_recipes.py --images mnist --train 2400 --val 1000 --test 1000
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from neuralfunctionals.data import open_images
 from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.inr import RECIPES, FitRecipe, fit
-from neuralfunctionals.weight_space import WeightSpaceFeatures
+from neuralfunctionals.models import NeuronGraphNet
+from neuralfunctionals.weight_space import WeightSpaceFeatures, canonicalize
 
 COMPARED: dict[str, FitRecipe] = {
     "fast: 1e-2 cosine, stop at 40 dB": RECIPES["fast"],
@@ -37,72 +38,27 @@ COMPARED: dict[str, FitRecipe] = {
 }
 
 
-def make_canonical(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[Tensor, ...]:
-    """Moves every hidden bias, times omega, into [0, pi/2] by exact symmetries of the sine; two hidden layers.
-
-    sin(z) = -sin(-z) changes the sign of a neuron's weights, bias and outgoing weights; sin(z + pi) = -sin(z) shifts
-    the bias and changes the sign of the outgoing weights.
-    """
-    weights, biases = [w[..., 0] for w in features.weights], [b[..., 0] * omega for b in features.biases]
-    for layer in range(2):
-        bias = biases[layer]
-        turns = torch.round(bias / math.pi)  # into [-pi/2, pi/2]
-        bias = bias - turns * math.pi
-        flip = torch.where(bias < 0, -1.0, 1.0)
-        outgoing = torch.where(turns % 2 == 0, 1.0, -1.0) * flip
-        biases[layer] = bias * flip
-        weights[layer] = weights[layer] * flip[..., None]
-        weights[layer + 1] = weights[layer + 1] * outgoing[:, None]
-    return weights[0] * omega, biases[0], weights[1] * omega, biases[1], weights[2]
-
-
-class Reader(nn.Module):
-    """States of the hidden neurons, updated from the other layer's states through the weights and their sizes."""
-
-    def __init__(self, inputs: int, outputs: int, channels: int = 64, rounds: int = 4) -> None:
-        super().__init__()
-        self.start1 = nn.Linear(inputs + 2, channels)
-        self.start2 = nn.Linear(outputs + 2, channels)
-        self.up = nn.ModuleList(self._update(channels) for _ in range(rounds))
-        self.down = nn.ModuleList(self._update(channels) for _ in range(rounds))
-        self.head = nn.Sequential(nn.Linear(4 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 10))
-
-    @staticmethod
-    def _update(channels: int) -> nn.Module:
-        return nn.Sequential(
-            nn.LayerNorm(3 * channels), nn.Linear(3 * channels, channels), nn.GELU(), nn.Linear(channels, channels)
-        )
-
-    def forward(self, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, w3: Tensor) -> Tensor:
-        h1 = self.start1(torch.cat([w1 / 10, b1.cos()[..., None], b1.sin()[..., None]], -1))
-        h2 = self.start2(torch.cat([3 * w3.mT, b2.cos()[..., None], b2.sin()[..., None]], -1))
-        size = w2.abs()
-        for up, down in zip(self.up, self.down, strict=True):
-            h2 = h2 + up(torch.cat([h2, w2 @ h1, size @ h1], -1))
-            h1 = h1 + down(torch.cat([h1, w2.mT @ h2, size.mT @ h2], -1))
-        pooled = [h1.mean(1), h1.amax(1), h2.mean(1), h2.amax(1)]
-        return self.head(torch.cat(pooled, -1))
-
-
-def read_accuracies(networks: list[Tensor], labels: Tensor, sizes: list[int], epochs: int, seed: int) -> list[float]:
+def read_accuracies(
+    networks: WeightSpaceFeatures, labels: Tensor, sizes: list[int], epochs: int, seed: int
+) -> list[float]:
     """Accuracies on the validation and the test part of a reader trained on the first part."""
-    parts = list(zip(*(x.split(sizes) for x in networks), strict=True))
-    (train, *held_out), (labels, *held_out_labels) = parts, labels.split(sizes)
+    train, *held_out = (networks.with_tensor(part) for part in networks.tensor.split(sizes))
+    labels, *held_out_labels = labels.split(sizes)
     torch.manual_seed(seed)
-    reader = Reader(train[0].shape[-1], train[4].shape[1])
+    reader = NeuronGraphNet.classification(networks.spec, channels=64, head_channels=(128,))
     optimizer = torch.optim.AdamW(reader.parameters(), lr=2e-3, weight_decay=0.05)
     batches = math.ceil(len(labels) / 64)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=batches * epochs, pct_start=0.2)
     for _ in range(epochs):
         for batch in torch.randperm(len(labels)).split(64):
-            loss = nn.functional.cross_entropy(reader(*[x[batch] for x in train]), labels[batch])
+            loss = nn.functional.cross_entropy(reader(train[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
     with torch.no_grad():
         return [
-            (reader(*part).argmax(1) == expected).float().mean().item()
+            (reader(part).argmax(1) == expected).float().mean().item()
             for part, expected in zip(held_out, held_out_labels, strict=True)
         ]
 
@@ -141,7 +97,7 @@ def main() -> None:
         started = time.process_time()
         fitted = fit(pixels, recipe=recipe, items=items, num_threads=options.threads)
         seconds, engine = time.process_time() - started, fitted.engine
-        networks = list(make_canonical(fitted.features))
+        networks, _ = canonicalize(fitted.features)
         found = [read_accuracies(networks, labels, sizes, options.epochs, seed) for seed in range(options.seeds)]
         validation, test = (statistics.mean(values) for values in zip(*found, strict=True))
         result = {

@@ -50,6 +50,20 @@ def test_guides_code_runs_after_its_commands(tmp_path):
     run(["-c"], "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), cwd=tmp_path)
 
 
+def test_the_guide_to_sine_symmetries_runs(tmp_path):
+    text = (ROOT / "docs/guide/sine_symmetry.md").read_text()
+    run(["-c"], "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), cwd=tmp_path)
+    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
+        assert (ROOT / "docs/guide" / link).is_file(), link
+
+
+def test_sine_twins_share_picture_and_canonical_form(tmp_path):
+    lines = run([str(ROOT / "examples/sine_twins.py")], cwd=tmp_path).splitlines()
+    weights, pictures, forms = (float(line.rpartition(" ")[2]) for line in lines[:3])
+    assert weights > 0.1
+    assert max(pictures, forms) < 1e-4
+
+
 def test_shuffling_changes_the_weights_but_neither_function_nor_answers(tmp_path):
     picture = tmp_path / "shuffled.png"
     lines = run([str(ROOT / "examples/shuffled_neurons.py"), "--picture", str(picture)], cwd=tmp_path).splitlines()

@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuralfunctionals import data, inr, layers, models, testing
-    from neuralfunctionals.weight_space import LayerSpec, NetworkSpec, NeuronPermutation, WeightSpaceFeatures
+    from neuralfunctionals.weight_space import (
+        LayerSpec,
+        NetworkSpec,
+        NeuronPermutation,
+        SineSymmetry,
+        WeightSpaceFeatures,
+        canonicalize,
+    )
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that commands can print their help without waiting for torch.
-_CLASSES = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "WeightSpaceFeatures")
+_WEIGHT_SPACE = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "SineSymmetry", "WeightSpaceFeatures", "canonicalize")
 _PARTS = ("data", "inr", "layers", "models", "testing")
 __all__ = [
     "LayerSpec",
     "NetworkSpec",
     "NeuronPermutation",
+    "SineSymmetry",
     "WeightSpaceFeatures",
+    "canonicalize",
     "data",
     "inr",
     "layers",
@@ -28,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CLASSES:
+    if name in _WEIGHT_SPACE:
         return getattr(importlib.import_module("neuralfunctionals.weight_space"), name)
     if name in _PARTS:
         return importlib.import_module(f"neuralfunctionals.{name}")

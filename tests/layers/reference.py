@@ -187,3 +187,54 @@ def write_place(spec, folded, entries, neurons, value):
     array = entries[group.start : group.stop].view(*group.shape, -1)
     index = tuple(neurons[folded.axes.index(a)] if a in folded.axes else slice(None) for a in group.axes)
     array[index] = value.view(array[index].shape)
+
+
+def message_passing(layer, features):
+    """States of single neurons as dictionaries from (layer, neuron); messages summed one weight at a time."""
+    spec, L, n = features.spec, features.spec.num_layers, features.spec.widths
+    out = torch.zeros(len(features), spec.num_entries, layer.out_channels, dtype=features.tensor.dtype)
+    neurons = [(i, j) for i in range(L + 1) for j in range(n[i])]
+    for network in range(len(features)):
+        x = features[network]
+        W = {
+            (i, j, k): x.weights[i - 1][0, j, k].flatten()
+            for i in range(1, L + 1)
+            for j in range(n[i])
+            for k in range(n[i - 1])
+        }
+        h = {}
+        for i, j in neurons:
+            parts = [sum(W[i, j, k] for k in range(n[i - 1])) / n[i - 1]] if i > 0 else []
+            parts += [x.biases[i - 1][0, j]] if i > 0 and spec.layers[i - 1].has_bias else []
+            parts += [sum(W[i + 1, k, j] for k in range(n[i + 1])) / n[i + 1]] if i < L else []
+            embedding = layer.read.embeddings[i]
+            own = layer.symmetry == "HNP" and i in (0, L)
+            h[i, j] = layer.read.maps[i].weight @ torch.cat(parts) + embedding[j if own else 0]
+        gates = {index: layer.gates.maps[index[0] - 1].weight @ w for index, w in W.items()}
+        for number, update in enumerate(layer.rounds):
+            for i in range(L + 1) if number % 2 == 0 else range(L, -1, -1):
+                new = {}
+                for j in range(n[i]):
+                    seen = [h[i, j]]
+                    if i > 0:
+                        pairs = [(gates[i, j, k], h[i - 1, k]) for k in range(n[i - 1])]
+                        seen += messages(pairs)
+                    if i < L:
+                        pairs = [(gates[i + 1, k, j], h[i + 1, k]) for k in range(n[i + 1])]
+                        seen += messages(pairs)
+                    new[i, j] = h[i, j] + update.updates[i](torch.cat(seen))
+                h |= new
+        result = WeightSpaceFeatures(spec, out[network : network + 1])
+        for group, maps in zip(spec.groups, layer.write.maps, strict=True):
+            for place in itertools.product(*(range(n[axis]) for axis in group.axes)):
+                value = sum(f(h[axis, j]) for f, axis, j in zip(maps, group.axes, place, strict=True))
+                entry = result.group(group)[0][place]
+                entry[...] = value.view(entry.shape)
+    return out
+
+
+def messages(pairs):
+    """Sums of gated states over the neurons behind: signed over the root of their number, absolute over it."""
+    signed = [g.repeat_interleave(len(h) // len(g)) * h for g, h in pairs]
+    absolute = [g.abs().repeat_interleave(len(h) // len(g)) * h for g, h in pairs]
+    return [sum(signed) / math.sqrt(len(pairs)), sum(absolute) / len(pairs)]

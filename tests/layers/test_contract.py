@@ -32,8 +32,11 @@ EQUIVARIANT = {
     "SelfAttention NP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2),
     "SelfAttention HNP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, symmetry="HNP"),
     "SelfAttention full": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, global_term="full"),
+    "MessagePassing NP": lambda spec: layers.MessagePassing(spec, 4, 3, num_gates=2),
+    "MessagePassing HNP": lambda spec: layers.MessagePassing(spec, 4, 3, channels=6, num_rounds=2, symmetry="HNP"),
     "Block NP": lambda spec: layers.Block(spec, 4, 6, 2),
     "Block HNP": lambda spec: layers.Block(spec, 4, 6, 2, symmetry="HNP", mlp="shared"),
+    "Block with message passing": lambda spec: layers.Block(spec, 4, 6, 2, message_passing=True),
 }
 INVARIANT = {
     "NPPool": lambda spec: layers.NPPool(spec, 4),

@@ -21,9 +21,12 @@ EQUIVARIANT = {
     "NFT NP": lambda spec: models.NFT(spec, io_encoding=False, **NFT),
     "NFT HNP": lambda spec: models.NFT(spec, symmetry="HNP", mlp="shared", **NFT),
     "NFT full": lambda spec: models.NFT(spec, global_term="full", **NFT),
+    "NFT with message passing": lambda spec: models.NFT(spec, message_passing=True, **NFT),
     "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
     "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
+    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2, omega=3.0),
+    "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(spec, channels=4, num_rounds=3, symmetry="NP", num_gates=2),
 }
 INVARIANT = {
     "NFT latents": lambda spec: models.NFT(spec, pooling="latents", **NFT),
@@ -33,6 +36,7 @@ INVARIANT = {
     "NFN NP pool": lambda spec: models.NFN(spec, channels=(3,), io_encoding="none", pooling="NP", head_channels=[4]),
     "NFN HNP pool": lambda spec: models.NFN(spec, channels=(3, 3), num_frequencies=2, pooling="HNP", head_channels=[4]),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2, invariant=True, out_channels=2),
+    "NeuronGraphNet pooled": lambda spec: models.NeuronGraphNet(spec, channels=8, invariant=True, head_channels=[5]),
     "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
     "SpatialNFN": lambda spec: models.SpatialNFN(spec, **SPATIAL),
 }
@@ -50,7 +54,7 @@ def latent_classifier():
 
 
 def test_every_public_model_is_checked_here():
-    checked = {type(make(SPECS[0])).__name__ for make in ON_WEIGHTS.values()} | {"LatentClassifier"}
+    checked = {type(make(SPECS[0])).__name__ for make in ON_WEIGHTS.values()} | {"LatentClassifier", "Canonical"}
     assert checked == set(models.__all__)
 
 
@@ -158,6 +162,10 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
         lambda: models.NFN.generalization(SMALL_CNN, "HNP"),
         lambda: models.DWSNet.classification(SIREN),
         lambda: models.NFT.editing(SIREN, symmetry="HNP"),
+        lambda: models.NFT.editing(SIREN, message_passing=True),
+        lambda: models.NeuronGraphNet.editing(SIREN),
+        lambda: models.NeuronGraphNet.classification(SIREN),
+        lambda: models.NeuronGraphNet.generalization(SMALL_CNN),
         lambda: models.LatentClassifier(),
     ],
 )

@@ -10,6 +10,7 @@ from torch import nn
 
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
 from neuralfunctionals.layers.cpu_kernels import feed_forward
+from neuralfunctionals.layers.message_passing import MessagePassing
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -74,6 +75,9 @@ class Block(nn.Module):
 
     $$ Z = W + \mathrm{SA}(\mathrm{LN}(W)), \qquad \mathrm{Block}(W) = Z + \mathrm{MLP}(\mathrm{LN}(Z)) $$
 
+    With `message_passing`, $\mathrm{SA}(\cdot)$ becomes $\mathrm{SA}(\cdot) + \mathrm{MP}(\cdot)$: attention never
+    multiplies a weight with what is known of the neuron behind it; this term does.
+
     For networks with kernels, norms and MLPs act on each kernel position; `Project` and `Unproject` stand around
     the attention.
 
@@ -89,6 +93,7 @@ class Block(nn.Module):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The attention's third term.
         mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
+        message_passing: Whether a `MessagePassing` term of as many gates as heads stands beside the attention.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class Block(nn.Module):
         symmetry: Symmetry = "NP",
         global_term: GlobalTerm = "reduced",
         mlp: Sharing = "per_layer",
+        message_passing: bool = False,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -111,9 +117,17 @@ class Block(nn.Module):
         self.attention = WeightSpaceSelfAttention(
             spec, channels, num_heads, dropout=dropout, symmetry=symmetry, global_term=global_term
         )
+        self.message_passing = (
+            MessagePassing(spec, channels, channels, num_gates=num_heads, symmetry=symmetry)
+            if message_passing
+            else None
+        )
         self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        features = features + self.attention(self.attention_norm(features))
+        normed = self.attention_norm(features)
+        features = features + self.attention(normed)
+        if self.message_passing is not None:
+            features = features + self.message_passing(normed)
         return features + self.feed_forward(self.feed_forward_norm(features))

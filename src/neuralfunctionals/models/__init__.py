@@ -1,11 +1,23 @@
 """The papers' models, one file each."""
 
+from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.dws import DWSNet
 from neuralfunctionals.models.heads import LatentClassifier
 from neuralfunctionals.models.inr2array import Inr2Array
+from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
 from neuralfunctionals.models.spatial_nfn import SpatialNFN
 from neuralfunctionals.models.statnn import StatNN
 
-__all__ = ["NFN", "NFT", "DWSNet", "Inr2Array", "LatentClassifier", "SpatialNFN", "StatNN"]
+__all__ = [
+    "NFN",
+    "NFT",
+    "Canonical",
+    "DWSNet",
+    "Inr2Array",
+    "LatentClassifier",
+    "NeuronGraphNet",
+    "SpatialNFN",
+    "StatNN",
+]

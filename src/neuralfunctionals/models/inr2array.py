@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.inr import initial_limits
+from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
@@ -43,7 +44,8 @@ class Inr2Array(nn.Module, Pretrained):
         decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
             output is scaled and added to a learned network.
         decoder_channels: Hidden width of the decoder's MLPs.
-        omega: Frequency of the sine networks, for the decoder's first values.
+        canonical: `"sine"` gives the encoder the canonical form of its input (see `Canonical`), `"none"` the input.
+        omega: Frequency of the sine networks, for the canonical form and the decoder's first values.
     """
 
     symmetry: Symmetry = "HNP"
@@ -64,13 +66,14 @@ class Inr2Array(nn.Module, Pretrained):
         latent_mlp: bool = True,
         decoder: Literal["separate", "joint"] = "separate",
         decoder_channels: int = 256,
+        canonical: Literal["none", "sine"] = "none",
         omega: float = 30.0,
     ) -> None:
         super().__init__()
-        if encoder not in ("nft", "nfn") or decoder not in ("separate", "joint"):
+        if encoder not in ("nft", "nfn") or decoder not in ("separate", "joint") or canonical not in ("none", "sine"):
             raise ValueError(
-                "Expected encoder 'nft' or 'nfn' and decoder 'separate' or 'joint', "
-                f"but got {encoder!r} and {decoder!r}."
+                "Expected encoder 'nft' or 'nfn', decoder 'separate' or 'joint' and canonical 'none' or 'sine', "
+                f"but got {encoder!r}, {decoder!r} and {canonical!r}."
             )
         self.spec = spec
         self.in_channels = 1
@@ -108,6 +111,8 @@ class Inr2Array(nn.Module, Pretrained):
                 head_channels=(1000,),
                 out_channels=self.num_latents * latent_channels,
             )
+        if canonical == "sine":
+            self.encoder = Canonical(self.encoder, omega=omega)
         make = _SeparateDecoder if decoder == "separate" else _JointDecoder
         self.decoder = make(spec, latent_channels, decoder_channels, omega)
 

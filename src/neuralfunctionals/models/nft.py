@@ -49,6 +49,7 @@ class NFT(nn.Module, Pretrained):
         io_encoding: Whether learned encodings tell input and output neurons apart.
         global_term: Third term of the attention: `"reduced"`, `"full"` or `"none"`.
         mlp: Norms and MLPs `"per_layer"` (the paper's) or `"shared"`.
+        message_passing: Whether message passing between neurons stands beside the attention of each block.
         pooling: See above.
         num_latents: Queries of the cross-attention.
         latent_channels: Channels of each latent.
@@ -79,6 +80,7 @@ class NFT(nn.Module, Pretrained):
         io_encoding: bool = True,
         global_term: Literal["reduced", "full", "none"] = "reduced",
         mlp: Literal["per_layer", "shared"] = "per_layer",
+        message_passing: bool = False,
         pooling: Literal["latents", "cross_attention", "NP", "HNP"] | None = None,
         num_latents: int = 16,
         latent_channels: int = 256,
@@ -107,6 +109,7 @@ class NFT(nn.Module, Pretrained):
                     symmetry=symmetry,
                     global_term=global_term,
                     mlp=mlp,
+                    message_passing=message_passing,
                 )
                 for _ in range(num_blocks)
             ),

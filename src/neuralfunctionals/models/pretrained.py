@@ -1,6 +1,7 @@
 """Saving and loading models: safetensors weights and a JSON config, in a directory or on the hub."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,13 +42,16 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
                 f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
             )
         config = json.loads((path / "config.json").read_text())
-        if "spec" in config:
-            config["spec"] = NetworkSpec.from_dict(config["spec"])
         try:
-            model: Any = cls(**config)
+            model: Any = cls(**cls.decode_config(config))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except (TypeError, RuntimeError) as error:
             raise ValueError(
                 f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it."
             ) from error
         return model.eval()
+
+    @classmethod
+    def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments from what JSON keeps of them."""
+        return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}

@@ -3,6 +3,7 @@
 from neuralfunctionals.weight_space.convert import spec_from_module, spec_from_state_dict
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures, join_groups, pack
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
+from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize
 from neuralfunctionals.weight_space.spec import Group, LayerSpec, NetworkSpec, Symmetry
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "LayerSpec",
     "NetworkSpec",
     "NeuronPermutation",
+    "SineSymmetry",
     "Symmetry",
     "WeightSpaceFeatures",
+    "canonicalize",
     "join_groups",
     "pack",
     "spec_from_module",

@@ -71,6 +71,8 @@ class NeuronPermutation:
 
     def __matmul__(self, other: NeuronPermutation) -> NeuronPermutation:
         """The composition: `(p @ q)(x) == p(q(x))`."""
+        if not isinstance(other, NeuronPermutation):
+            return NotImplemented  # a symmetry that knows how to take a permutation in
         if other.spec.widths != self.spec.widths:
             raise ValueError(f"Cannot compose permutations of networks {self.spec} and {other.spec}: widths differ.")
         return NeuronPermutation(self.spec, tuple(p[q] for p, q in zip(self.sigma, other.sigma, strict=True)))

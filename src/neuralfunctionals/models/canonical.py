@@ -1,0 +1,66 @@
+"""Any model, made to see sine networks without their signs and phases: `Canonical`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.models.pretrained import Pretrained
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
+from neuralfunctionals.weight_space.sine_symmetry import require_sine
+
+
+def _to_config(model: Any) -> dict[str, Any]:
+    return {"class": type(model).__name__, "config": model._hub_mixin_config}
+
+
+class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda config: config)}):
+    r"""Gives a model the canonical form of its input, and carries its answer back.
+
+    With $c = g x$ the canonical form of the networks $x$ (see `canonicalize`), it returns $f(c)$ if that is a tensor.
+    If it is features of the same networks, they are taken for an edit: $c + f(c)$ becomes $x + g^{-1} f(c)$, where
+    $g^{-1}$ acts on differences.
+
+    Symmetry: that of the model, joined with signs and half turns (`SineSymmetry`). An editor's answer follows them,
+    `model(g(x)) == g.on_differences(model(x))`; a classifier's stays the same.
+
+    Args:
+        model: Takes features and returns features or a tensor: `NFT`, `NFN`, `DWSNet`, `NeuronGraphNet`, `SpatialNFN`.
+            `Inr2Array` has it built in: `Inr2Array(canonical="sine")`.
+        omega: Frequency of the sine networks.
+
+    Example:
+        >>> from neuralfunctionals.models import NeuronGraphNet
+        >>> reader = Canonical(NeuronGraphNet.classification(NetworkSpec.mlp([2, 32, 32, 1])), omega=30.0)
+    """
+
+    def __init__(self, model: nn.Module, *, omega: float = 30.0) -> None:
+        super().__init__()
+        described: Any = model
+        if hasattr(model, "decode"):
+            raise ValueError(
+                f"Expected a model whose features are an edit of its input, but {type(model).__name__} decodes other "
+                f"networks. Its encoder alone needs the canonical form: {type(model).__name__}(canonical='sine')."
+            )
+        require_sine(described.spec, omega)
+        self.spec: NetworkSpec = described.spec
+        self.in_channels, self.out_channels = described.in_channels, described.out_channels
+        self.symmetry: Symmetry = described.symmetry
+        self.model = model
+        self.omega = omega
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
+        features.require_spec(self.spec, "Canonical")
+        canonical, element = canonicalize(features, self.omega)
+        output = self.model(canonical)
+        return element.inverse().on_differences(output) if isinstance(output, WeightSpaceFeatures) else output
+
+    @classmethod
+    def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        classes = {c.__name__: c for c in Pretrained.__subclasses__()}
+        name = config.get("model", {}).get("class")
+        if name not in classes:
+            raise ValueError(f"Expected the config of a model of {sorted(classes)}, but got one of {name!r}.")
+        inner = classes[name]
+        return {**config, "model": inner(**inner.decode_config(config["model"]["config"]))}

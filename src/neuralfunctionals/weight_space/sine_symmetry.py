@@ -1,0 +1,253 @@
+"""Sign and phase of sine neurons: the symmetries of sine networks beyond permutations, and a form without them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from neuralfunctionals.weight_space.features import WeightSpaceFeatures
+from neuralfunctionals.weight_space.permutation import NeuronPermutation
+from neuralfunctionals.weight_space.spec import NetworkSpec
+
+# Axes: B input networks, H hidden neurons of all layers in order, N packed entries, C channels.
+
+
+@dataclass(frozen=True, eq=False)
+class SineSymmetry:
+    r"""A sign $s$ and a number of half turns $k$ for each hidden neuron $\sin(\omega (w \cdot x + b))$.
+
+    $$ (w, b, v) \mapsto (s w,\; s b + k \pi / \omega,\; s (-1)^k v), \qquad
+       \sin(\omega s (w \cdot x + b) + k \pi) = s (-1)^k \sin(\omega (w \cdot x + b)), $$
+
+    where $v$ are the outgoing weights: the function of the network stays the same. Signs and half turns do not
+    commute, $(s, k)(s', k') = (s s', k + s k')$. An element may hold a permutation too, which acts first: these are
+    the elements of the whole group, and `s @ p`, `p @ s` with a `NeuronPermutation` make them.
+
+    One element acts on all networks of a batch alike (`flips` of shape `(H,)`) or has a part for each (`(B, H)`).
+    The action shifts biases, so that it differs between a network and a *difference* of two networks: an edit, a
+    gradient. `g(features)` takes the first channel for a network and all others for differences;
+    `g.on_differences(features)` takes every channel for a difference. Hence `g(x + d) == g(x) + g.on_differences(d)`.
+
+    Both published conventions of sine networks have these symmetries: they differ at input and output alone.
+
+    Args:
+        spec: The networks: dense layers. A hidden layer without bias has signs but no half turns.
+        flips: Which hidden neurons change sign.
+        turns: The half turns $k$ of each hidden neuron.
+        omega: Frequency of the sines.
+        permutation: Acts before signs and half turns; none if missing.
+
+    Example:
+        >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
+        >>> features = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
+        >>> g = NeuronPermutation.random(spec) @ SineSymmetry.random(spec)
+        >>> torch.allclose(g.inverse()(g(features)).tensor, features.tensor)
+        True
+    """
+
+    spec: NetworkSpec
+    flips: Bool[Tensor, "*B H"]
+    turns: Int[Tensor, "*B H"]
+    omega: float = 30.0
+    permutation: NeuronPermutation | None = None
+
+    def __post_init__(self) -> None:
+        require_sine(self.spec, self.omega)
+        hidden = sum(self.spec.widths[1:-1])
+        if self.flips.shape != self.turns.shape or self.flips.shape[-1:] != (hidden,) or self.flips.ndim > 2:
+            raise ValueError(
+                f"Expected flips and turns of shape ({hidden},) or (batch, {hidden}) for the network {self.spec}, but "
+                f"got {tuple(self.flips.shape)} and {tuple(self.turns.shape)}. Give one of each for each hidden neuron."
+            )
+        lacks_bias = not all(layer.has_bias for layer in self.spec.layers[:-1])
+        # What canonicalize makes inside a compiled model is right, and looking at values would cut its graph.
+        if lacks_bias and not torch.compiler.is_compiling() and bool(self.turns[..., ~_has_bias(self.spec)].any()):
+            raise ValueError(
+                f"Expected no half turns where a layer has no bias to shift, but got some for the network {self.spec}. "
+                "Set them to zero: without a bias a neuron has a sign only."
+            )
+
+    @classmethod
+    def random(
+        cls,
+        spec: NetworkSpec,
+        omega: float = 30.0,
+        *,
+        batch: int | None = None,
+        max_turns: int = 3,
+        generator: torch.Generator | None = None,
+    ) -> SineSymmetry:
+        """Fair signs, and half turns drawn uniformly from `-max_turns .. max_turns`.
+
+        Args:
+            spec: The networks.
+            omega: Frequency of the sines.
+            batch: Draws an element of its own for each of so many networks; one for all if missing.
+            max_turns: Most half turns either way.
+            generator: Source of the draw.
+        """
+        require_sine(spec, omega)
+        shape = (*([] if batch is None else [batch]), sum(spec.widths[1:-1]))
+        flips = torch.randint(2, shape, generator=generator).bool()
+        turns = torch.randint(-max_turns, max_turns + 1, shape, generator=generator) * _has_bias(spec)
+        return cls(spec, flips, turns, omega)
+
+    @classmethod
+    def identity(cls, spec: NetworkSpec, omega: float = 30.0) -> SineSymmetry:
+        hidden = sum(spec.widths[1:-1])
+        return cls(spec, torch.zeros(hidden, dtype=torch.bool), torch.zeros(hidden, dtype=torch.int64), omega)
+
+    @property
+    def signs(self) -> Int[Tensor, "*B H"]:
+        """-1 where a neuron changes sign, else 1."""
+        return 1 - 2 * self.flips.long()
+
+    def inverse(self) -> SineSymmetry:
+        back = None if self.permutation is None else self.permutation.inverse()
+        flips, turns = _move(self.flips, back), _move(-self.signs * self.turns, back)
+        return SineSymmetry(self.spec, flips, turns, self.omega, back)
+
+    @overload
+    def __matmul__(self, other: SineSymmetry) -> SineSymmetry: ...
+    @overload
+    def __matmul__(self, other: NeuronPermutation) -> SineSymmetry: ...
+    def __matmul__(self, other: SineSymmetry | NeuronPermutation) -> SineSymmetry:
+        """The composition: `(g @ h)(x) == g(h(x))`; `h` may be a permutation."""
+        other = self._wrap(other)
+        if (other.spec.widths, other.omega) != (self.spec.widths, self.omega):
+            raise ValueError(
+                f"Cannot compose symmetries of networks {self.spec} with omega {self.omega} and "
+                f"{other.spec} with omega {other.omega}: widths and omega must be the same."
+            )
+        first, second = other.permutation, self.permutation
+        return SineSymmetry(
+            self.spec,
+            self.flips ^ _move(other.flips, second),
+            self.turns + self.signs * _move(other.turns, second),
+            self.omega,
+            first if second is None else second if first is None else second @ first,
+        )
+
+    def __rmatmul__(self, other: NeuronPermutation) -> SineSymmetry:
+        return self._wrap(other) @ self
+
+    def _wrap(self, other: SineSymmetry | NeuronPermutation) -> SineSymmetry:
+        if isinstance(other, SineSymmetry):
+            return other
+        hidden = sum(other.spec.widths[1:-1])
+        return SineSymmetry(other.spec, self.flips.new_zeros(hidden), self.turns.new_zeros(hidden), self.omega, other)
+
+    def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        moved = self.on_differences(features).tensor
+        turns = self._by_layer(self.turns.to(moved), at_ends=0)
+        none = turns[0].new_zeros(*self.turns.shape[:-1], 1)
+        parts = [
+            turns[g.layer] if g.kind == "bias" else none.expand(*none.shape[:-1], g.size) for g in self.spec.groups
+        ]
+        shifts = torch.cat(parts, dim=-1)[..., None] * (math.pi / self.omega)
+        return features.with_tensor(moved + F.pad(shifts, (0, features.num_channels - 1)))
+
+    def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The linear part of the action, for edits and gradients: signs and permutation, no shifts of biases."""
+        if features.spec.widths != self.spec.widths:
+            features.require_spec(self.spec, "This symmetry")
+        if self.flips.ndim == 2 and len(self.flips) != len(features):
+            raise ValueError(
+                f"This symmetry has elements for {len(self.flips)} networks, but there are {len(features)}. "
+                "Apply it to the batch it was made for."
+            )
+        features = features if self.permutation is None else self.permutation(features)
+        signs = self._by_layer(self.signs.to(features.tensor), at_ends=1)
+        parities = self._by_layer((self.signs * (1 - 2 * (self.turns % 2))).to(features.tensor), at_ends=1)
+        parts = []
+        for group in self.spec.groups:
+            scale = signs[group.layer]
+            if group.kind == "weight":  # the sign of the neuron it enters, s (-1)^k of the neuron it leaves
+                scale = (scale[..., :, None] * parities[group.layer - 1][..., None, :]).flatten(-2)
+            parts.append(scale)
+        return features.with_tensor(features.tensor * torch.cat(parts, dim=-1)[..., None])
+
+    def _by_layer(self, values: Float[Tensor, "*B H"], at_ends: int) -> tuple[Tensor, ...]:
+        """One tensor for each layer of neurons, `0` (input) to `L` (output)."""
+        widths = self.spec.widths
+        return F.pad(values, (widths[0], widths[-1]), value=at_ends).split(widths, dim=-1)
+
+
+def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[WeightSpaceFeatures, SineSymmetry]:
+    r"""Moves every hidden bias, times omega, into $[0, \pi/2]$ by signs and half turns; the functions stay the same.
+
+    Copies of a network under `SineSymmetry` get the same canonical form, up to rounding and up to the permutation that
+    they differ by: it commutes with permutations. A second time it changes nothing. At the two ends of the interval,
+    within rounding, both signs would do: there the incoming weights get a sum that is not negative.
+
+    An edit `d` of the canonical form belongs to the network as `element.inverse().on_differences(d)`.
+
+    Args:
+        features: Sine networks. The first channel holds them; others are carried along as differences.
+        omega: Frequency of the sines.
+
+    Returns:
+        The canonical form, and the element that was applied, with a part for each network.
+
+    Example:
+        >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
+        >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
+        >>> canonical, element = canonicalize(networks)
+        >>> copy, _ = canonicalize(SineSymmetry.random(spec)(networks))
+        >>> torch.allclose(copy.tensor, canonical.tensor)
+        True
+    """
+    spec = features.spec
+    require_sine(spec, omega)
+    networks = features.with_tensor(features.tensor[..., :1].detach())
+    # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
+    rounding = 128 * torch.finfo(features.tensor.dtype).eps
+    flips, turns, parity = [], [], None
+    for layer, weight, bias in zip(spec.layers[:-1], networks.weights, networks.biases, strict=False):
+        weight = weight[..., 0]
+        incoming = (weight if parity is None else weight * parity[:, None]).sum(-1)
+        angle = omega * bias[..., 0] if layer.has_bias else torch.zeros_like(incoming)
+        # Positive if the angle lies in [0, pi/2], up to half turns: the sign can stay.
+        side = torch.sin(2 * angle)
+        flip = torch.where(side.abs() > rounding, side, incoming) < 0
+        angle = torch.where(flip, -angle, angle)
+        # Into [-pi/4, 3 pi/4], so that rounding at the ends of [0, pi/2] adds no half turn.
+        turn = torch.round(0.25 - angle / math.pi)
+        parity = torch.where(flip ^ (turn % 2 != 0), -1.0, 1.0).to(weight)
+        flips.append(flip)
+        turns.append(turn.long())
+    none = networks.tensor[:, :0, 0]
+    element = SineSymmetry(spec, torch.cat([none.bool(), *flips], -1), torch.cat([none.long(), *turns], -1), omega)
+    return element(features), element
+
+
+def require_sine(spec: NetworkSpec, omega: float) -> None:
+    """Raises unless the networks can be sine networks of that frequency."""
+    if spec.has_kernels:
+        raise ValueError(
+            f"Expected sine networks, which are made of dense layers, but got {spec}. Signs and phases are symmetries "
+            "of sine neurons only; for other networks use NeuronPermutation."
+        )
+    if not omega > 0:
+        raise ValueError(f"Expected omega, the frequency of the sines, to be positive, but got {omega}.")
+
+
+def _has_bias(spec: NetworkSpec) -> Bool[Tensor, "H"]:
+    return torch.tensor(
+        [layer.has_bias for layer in spec.layers[:-1] for _ in range(layer.out_neurons)], dtype=torch.bool
+    )
+
+
+def _move(values: Int[Tensor, "*B H"] | Bool[Tensor, "*B H"], permutation: NeuronPermutation | None) -> Tensor:
+    """The values of the hidden neurons after a permutation moved these."""
+    if permutation is None:
+        return values
+    parts = values.split(permutation.spec.widths[1:-1], dim=-1)
+    moved = [part[..., sigma.argsort()] for part, sigma in zip(parts, permutation.sigma[1:-1], strict=True)]
+    return torch.cat([values[..., :0], *moved], dim=-1)
