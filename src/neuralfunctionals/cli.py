@@ -27,10 +27,10 @@ class Command:
     run: Callable[[Any], dict[str, Any]]
 
 
-# nf fit
+# nf fit and nf zoo: image sets to stores, shard by shard
 
 
-def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
     add = parser.add_argument
     add(
         "--images",
@@ -39,6 +39,43 @@ def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         help="mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, a folder, an array file",
     )
     add("--out", required=True, metavar="DIR", help="the store; an interrupted run is continued")
+    add("--seed", type=int, default=0, help="start of the random numbers (0)")
+    add("--engine", default="auto", metavar="NAME", help="native, torch or auto (native where there is a C++ compiler)")
+    add("--workers", type=int, metavar="N", help=f"shards {done} at the same time, one thread each (all cores)")
+    add("--shard-size", type=int, metavar="N", help=f"items {done} and written together")
+    add("--shard", metavar="I/N", help="do the I-th of N equal parts of the work, for N machines with one directory")
+    add("--ray", metavar="ADDRESS", help="run on a Ray cluster; 'local' starts one on this machine")
+    add("--data-root", metavar="DIR", help="where full image sets are, or will be downloaded to (NF_DATA_ROOT)")
+    add("--image-size", type=int, metavar="N", help="resize the images of a folder to N x N")
+
+
+def _require_positive(arguments: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"Expected --{name.replace('_', '-')} to be at least 1, but got {value}.")
+
+
+def _open_images(arguments: Any) -> Any:
+    from neuralfunctionals.data import open_images
+
+    with _download_bar() as downloading:
+        return open_images(
+            arguments.images, data_root=arguments.data_root, image_size=arguments.image_size, progress=downloading
+        )
+
+
+def _count_items(plan: Any, share: tuple[int, int]) -> int:
+    """How many items this share of the shards has."""
+    return sum(len(plan.header.items_of(shard)) for shard in range(share[0], plan.header.num_shards, share[1]))
+
+
+# nf fit
+
+
+def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _add_run_arguments(parser, "fitted")
     add("--limit", type=int, metavar="N", help="fit N images, spread over the splits in proportion")
     add("--copies", type=int, default=1, metavar="K", help="networks for each training image (1)")
     add("--recipe", default="default", metavar="NAME", help="how to train: default, fast, sharp, slow")
@@ -48,33 +85,18 @@ def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--convention", default="paper", metavar="NAME", help="paper (default) or dws: how inputs and outputs are meant"
     )
-    add("--seed", type=int, default=0, help="start of the random numbers (0)")
-    add("--engine", default="auto", metavar="NAME", help="native, torch or auto (native where there is a C++ compiler)")
-    add("--workers", type=int, metavar="N", help="shards fitted at the same time, one thread each (all cores)")
-    add("--shard-size", type=int, metavar="N", help="items fitted and written together")
-    add("--shard", metavar="I/N", help="do the I-th of N equal parts of the work, for N machines with one directory")
-    add("--ray", metavar="ADDRESS", help="run on a Ray cluster; 'local' starts one on this machine")
-    add("--data-root", metavar="DIR", help="where full image sets are, or will be downloaded to (NF_DATA_ROOT)")
-    add("--image-size", type=int, metavar="N", help="resize the images of a folder to N x N")
 
 
 def _fit(arguments: Any) -> dict[str, Any]:
     share = _parse_share(arguments.shard)
     hidden = _parse_widths(arguments.hidden)
-    for name in ("workers", "shard_size", "image_size", "limit", "copies"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"Expected --{name.replace('_', '-')} to be at least 1, but got {value}.")
+    _require_positive(arguments, "workers", "shard_size", "image_size", "limit", "copies")
     import time
 
-    from neuralfunctionals.data import FitPlan, WeightDataset, fit_dataset, open_images
+    from neuralfunctionals.data import FitPlan, WeightDataset, fit_dataset
 
-    with _download_bar() as downloading:
-        images = open_images(
-            arguments.images, data_root=arguments.data_root, image_size=arguments.image_size, progress=downloading
-        )
     plan = FitPlan.make(
-        images,
+        _open_images(arguments),
         recipe=arguments.recipe,
         copies=arguments.copies,
         limit=arguments.limit,
@@ -88,19 +110,18 @@ def _fit(arguments: Any) -> dict[str, Any]:
     )
     started = time.perf_counter()
     fitted: list[float] = []
-    mine = range(share[0], plan.header.num_shards, share[1])
-    total = sum(len(plan.header.items_of(shard)) for shard in mine)
-    with _fitting_bar(total) as advance:
+    total = _count_items(plan, share)
+    with _items_bar("fitting", total) as advance:
 
         def report(count: int, psnr_db: Sequence[float]) -> None:
             fitted.extend(psnr_db)
-            advance(count, sum(fitted) / len(fitted) if fitted else None)
+            advance(count, f"{sum(fitted) / len(fitted):.1f} dB" if fitted else "")
 
         fit_dataset(
             plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report
         )
     seconds = time.perf_counter() - started
-    if not len(mine):
+    if not total:
         return {
             "items": 0,
             "items_fitted": 0,
@@ -124,6 +145,71 @@ def _fit(arguments: Any) -> dict[str, Any]:
         "complete": dataset.is_complete,
         "out": os.fspath(arguments.out),
     }
+
+
+# nf zoo
+
+
+def _add_zoo_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _add_run_arguments(parser, "trained")
+    add("--count", type=int, required=True, metavar="N", help="number of networks")
+    add("--grey", action="store_true", help="take the mean of the colours")
+    add("--epochs", type=int, default=86, help="times that each network sees its images (86)")
+    add("--batch-size", type=int, default=512, metavar="N", help="images a step (512)")
+    add("--limit-images", type=int, metavar="M", help="use M images, spread over training and testing in proportion")
+
+
+def _zoo(arguments: Any) -> dict[str, Any]:
+    share = _parse_share(arguments.shard)
+    _require_positive(arguments, "workers", "shard_size", "image_size", "count", "epochs", "batch_size", "limit_images")
+    import time
+
+    from neuralfunctionals.data import WeightDataset, ZooPlan, make_zoo
+
+    plan = ZooPlan.make(
+        _open_images(arguments),
+        count=arguments.count,
+        grey=arguments.grey,
+        epochs=arguments.epochs,
+        batch_size=arguments.batch_size,
+        limit_images=arguments.limit_images,
+        seed=arguments.seed,
+        engine=arguments.engine,
+        shard_size=arguments.shard_size,
+    )
+    started = time.perf_counter()
+    trained: list[float] = []
+    total = _count_items(plan, share)
+    with _items_bar("training", total) as advance:
+
+        def report(count: int, accuracies: Sequence[float]) -> None:
+            trained.extend(accuracies)
+            advance(count, f"{100 * sum(trained) / len(trained):.1f}% right" if trained else "")
+
+        make_zoo(
+            plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report
+        )
+    seconds = time.perf_counter() - started
+    result = {
+        "items": 0,
+        "items_trained": len(trained),
+        "items_per_second": round(len(trained) / seconds, 4),
+        "elapsed_seconds": round(seconds, 3),
+        "engine": plan.engine,
+        "complete": False,
+        "out": os.fspath(arguments.out),
+    }
+    if total:
+        dataset = WeightDataset(arguments.out)
+        accuracy = _quantiles(dataset.column("test_accuracy"), digits=4)
+        result |= {"items": len(dataset), "complete": dataset.is_complete, "test_accuracy": accuracy}
+    return result
+
+
+def _quantiles(values: Any, digits: int) -> dict[str, float]:
+    levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+    return {name: round(values.quantile(q).item(), digits) for name, q in levels.items()}
 
 
 def _parse_share(text: str | None) -> tuple[int, int]:
@@ -167,10 +253,12 @@ def _data_info(arguments: Any) -> dict[str, Any]:
         result["splits"] = dict(zip(SPLITS, counts, strict=True))
     if "psnr_db" in dataset.tensor_names:
         psnr_db = dataset.column("psnr_db")
-        levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
-        result["psnr_db"] = {name: round(psnr_db.quantile(q).item(), 3) for name, q in levels.items()}
+        result["psnr_db"] = _quantiles(psnr_db, digits=3)
         stop = (result.get("recipe") or {}).get("stop_psnr_db")
         result["missed_psnr"] = 0 if stop is None else int((psnr_db < stop).sum())
+    for name in ("train_accuracy", "test_accuracy"):
+        if name in dataset.tensor_names:
+            result[name] = _quantiles(dataset.column(name), digits=4)
     return result
 
 
@@ -238,6 +326,12 @@ COMMANDS: dict[str, Command] = {
         "nf fit --images mnist-sample --limit 64 --recipe fast --out /tmp/sirens",
         _add_fit_arguments,
         _fit,
+    ),
+    "zoo": Command(
+        "Train a zoo of small CNNs, each with its own hyperparameters, and measure their accuracies.",
+        "nf zoo --images mnist-sample --count 12 --epochs 4 --batch-size 64 --out /tmp/zoo",
+        _add_zoo_arguments,
+        _zoo,
     ),
     "data info": Command("Show what a store holds.", "nf data info /tmp/sirens", _add_store_argument, _data_info),
     "data verify": Command(
@@ -357,25 +451,24 @@ def _bar(*columns: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _fitting_bar(total: int) -> Iterator[Callable[[int, float | None], None]]:
-    """With items a second, the PSNR so far and the time left."""
+def _items_bar(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """With items a second, the quality so far and the time left."""
     import time
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     texts = (TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[quality]}"))
-    with _bar(TextColumn("fitting"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
+    with _bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
         started, done = time.perf_counter(), 0
 
-        def advance(count: int, psnr_db: float | None) -> None:
+        def advance(count: int, quality: str) -> None:
             nonlocal done
             if not bar.tasks:
-                bar.add_task("fitting", total=total, rate="", quality="")
+                bar.add_task(what, total=total, rate="", quality="")
                 bar.start()
             done += count
             rate = done / max(time.perf_counter() - started, 1e-9)
-            quality = "" if psnr_db is None else f"{psnr_db:.1f} dB"
-            bar.update(bar.task_ids[0], advance=count, rate=f"{rate:.1f} items/s", quality=quality)
+            bar.update(bar.task_ids[0], advance=count, rate=f"{rate:.3g} items/s", quality=quality)
 
         yield advance
 

@@ -67,8 +67,8 @@ class ZooPlan(ShardPlan):
         height, width, channels = image_set.shape
         if min(height, width) < MIN_IMAGE_SIZE:
             raise ValueError(
-                f"Expected images of at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} pixels for three convolutions of stride "
-                f"2, but those of '{image_set.name}' have {height}x{width}. Choose another set, or --image-size."
+                f"Expected images of at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} pixels for three convolutions of "
+                f"stride 2, but those of '{image_set.name}' have {height}x{width}. Choose another set, or --image-size."
             )
         sources = image_set.select(limit_images)
         labels, splits = image_set.labels[sources], image_set.splits[sources]
