@@ -274,11 +274,13 @@ def _data_verify(arguments: Any) -> dict[str, Any]:
 
 def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("source", metavar="PATH", help="what to import")
     add("--out", required=True, metavar="DIR", help="the new store")
     add("--convention", default="paper", metavar="NAME", help="paper (default) or dws: how the weights are meant")
     add("--omega", type=float, default=30.0, help="frequency of the sines (30)")
+    add("--step", type=int, metavar="N", help="which checkpoint of a small-cnn-zoo (the last)")
+    add("--split", metavar="FILE", help="index file of a small-cnn-zoo: row numbers in the order of the split")
 
 
 def _data_import(arguments: Any) -> dict[str, Any]:
@@ -291,6 +293,8 @@ def _data_import(arguments: Any) -> dict[str, Any]:
             arguments.out,
             convention=arguments.convention,
             omega=arguments.omega,
+            step=arguments.step,
+            split_file=arguments.split,
             progress=advance,
         )
     return {"items": store.header.num_items, "spec": str(store.header.spec), "out": os.fspath(arguments.out)}
@@ -298,7 +302,7 @@ def _data_import(arguments: Any) -> dict[str, Any]:
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
     add("--prefix", default="siren", help="start of the folders' names for nfn-sirens (siren)")
