@@ -104,7 +104,7 @@ def train_alone(images, draws, epochs, batch_size, dtype):
 
 
 def test_a_batch_of_networks_trains_like_each_alone_in_double_precision():
-    images, items = make_images(), range(24)
+    images, items = make_images(), range(16)
     together = train_cnns(images, items, epochs=3, batch_size=8, engine="torch", dtype=torch.float64)
     assert {t.settings.optimizer for t in together} == set(OPTIMIZERS)
     assert {t.settings.activation for t in together} == set(ACTIVATIONS)
@@ -120,7 +120,7 @@ def test_a_batch_of_networks_trains_like_each_alone_in_double_precision():
 @pytest.mark.parametrize(("size", "channels", "classes"), [(17, 1, 4), (32, 3, 10), (15, 1, 2), (28, 1, 17)])
 def test_the_native_engine_trains_like_each_network_alone(size, channels, classes):
     images = make_images(120, size, channels, classes)
-    for trained in train_cnns(images, range(24), epochs=2, batch_size=10, engine="native"):
+    for trained in train_cnns(images, range(16), epochs=2, batch_size=10, engine="native"):
         weights, metrics = train_alone(images, trained.draws, 2, 10, torch.float64)
         # Where gradients vanish, Adam and RMSprop divide rounding errors by rounding errors: a few weights may differ.
         difference = np.abs(trained.weights[-1] - weights.numpy())
@@ -164,10 +164,10 @@ def test_metrics_are_those_of_the_module_and_of_its_permutations(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_networks_learn(engine):
-    trained = train_cnns(make_images(300), range(12), epochs=12, batch_size=16, engine=engine)
+    trained = train_cnns(make_images(240), range(8), epochs=10, batch_size=16, engine=engine)
     accuracies = [t.metrics[-1, 3] for t in trained]
     assert max(accuracies) > 0.9
-    assert min(accuracies) < 0.5
+    assert min(accuracies) < 0.7
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -197,4 +197,4 @@ def dropout_masks(key: int, step: int, rate: float, batch_size: int, num_positio
     places = np.arange(batch_size * num_positions * CHANNELS // 2, dtype=np.uint32)
     words = _hash(places * _STEP + step_key).reshape(batch_size, num_positions, CHANNELS // 2)
     draws = np.concatenate([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1)
-    return (draws >= round(rate * 2**16)) / (1 - rate)
+    return np.where(draws >= round(rate * 2**16), 1 / (1 - rate), 0.0)

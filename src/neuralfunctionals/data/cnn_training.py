@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import einsum, rearrange
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
@@ -118,7 +119,7 @@ def train_cnns(
         epochs: Times that each network sees its images.
         batch_size: Images a step; all of them for a network that has fewer.
         engine: `"native"` is compiled for this processor on first use and trains each network in its cache; `"torch"`
-            trains networks with equally many images in batches; `"auto"` takes the first that works here.
+            trains networks of one activation and equally many images in batches; `"auto"` takes the first that works.
         dtype: Of the torch engine; the native one computes in single precision.
         progress: Called with the number of networks finished since the last call, after each epoch.
     """
@@ -131,8 +132,8 @@ def train_cnns(
             trained = [_train_native(images, draws, epochs, batch_size, report) for draws in left]
         else:
             trained = []
-            for fraction in sorted({draws.settings.train_fraction for draws in left}):
-                alike = [draws for draws in left if draws.settings.train_fraction == fraction]
+            for kind in sorted({_kind(draws) for draws in left}):
+                alike = [draws for draws in left if _kind(draws) == kind]
                 trained += _train_torch(images, alike, epochs, batch_size, dtype, report)
         found.update({network.draws.item: network for network in trained if network.is_finite})
         if len(found) == len(items):
@@ -215,7 +216,11 @@ def _call(name: str, *arguments: Any) -> None:
         raise MemoryError("Not enough memory to train one network.")
 
 
-# Torch: networks with equally many images, in step.
+# Torch: networks of one activation with equally many images, in step.
+
+
+def _kind(draws: CnnDraws) -> tuple[str, float]:
+    return draws.settings.activation, draws.settings.train_fraction
 
 
 def _train_torch(
@@ -231,14 +236,15 @@ def _train_torch(
     steps, size = num_batches(len(subsets[0]), batch_size)
     parameters = torch.from_numpy(np.stack([d.initial_weights(spec) for d in draws])).to(dtype)
     optimizer = _Optimizer([d.settings for d in draws], spec, parameters)
-    is_tanh = torch.tensor([d.settings.activation == "tanh" for d in draws])
+    activation = {"relu": torch.relu, "tanh": torch.tanh}[draws[0].settings.activation]
     positions = _num_positions(images)
     kept, metrics = [], []
     for epoch in range(epochs + 1):
         if epoch in checkpoint_epochs(epochs):
             kept.append(parameters.clone())
             sides = [
-                _evaluate_torch(images, which, parameters, is_tanh) for which in (subsets, [images.test] * len(draws))
+                _evaluate_torch(images, which, parameters, activation)
+                for which in (subsets, [images.test] * len(draws))
             ]
             metrics.append(torch.cat(sides, dim=1))
         if epoch == epochs:
@@ -249,7 +255,7 @@ def _train_torch(
             now = epoch * steps + step
             masks = [dropout_masks(d.dropout_key, now, d.settings.dropout, size, positions) for d in draws]
             variable = parameters.clone().requires_grad_()
-            logits = _logits(spec, variable, pixels, is_tanh, torch.from_numpy(np.stack(masks)).to(dtype))
+            logits = _logits(spec, variable, pixels, activation, torch.from_numpy(np.stack(masks, 1)).to(dtype))
             # Networks share no parameters, so that the gradient of the sum holds that of each.
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / size
             optimizer.step(parameters, torch.autograd.grad(loss, variable)[0])
@@ -263,22 +269,25 @@ def _train_torch(
 def _logits(
     spec: NetworkSpec,
     parameters: Float[Tensor, "B N"],
-    pixels: Float[Tensor, "B M C H W"],
-    is_tanh: Tensor,
-    masks: Float[Tensor, "B M P _c"] | None,
-) -> Float[Tensor, "B M _classes"]:
+    pixels: Float[Tensor, "M B C H W"],
+    activation: Callable[[Tensor], Tensor],
+    masks: Float[Tensor, "M B P _c"] | None,
+) -> Float[Tensor, "M B _classes"]:
+    """The networks of a batch are the groups of one convolution; each sees images of its own."""
     features = WeightSpaceFeatures(spec, parameters[..., None])
     weights, biases = [w[..., 0] for w in features.weights], [b[..., 0] for b in features.biases]
-    x, start = pixels, 0
+    count, start = len(parameters), 0
+    x = pixels.flatten(1, 2)
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-        patches = F.unfold(x.flatten(0, 1), KERNEL, stride=STRIDE).unflatten(0, x.shape[:2])
-        z = weight.flatten(2)[:, None] @ patches + bias[:, None, :, None]
-        h = torch.where(is_tanh[:, None, None, None], z.tanh(), z.relu())
+        z = F.conv2d(x, weight.flatten(0, 1), bias.flatten(), STRIDE, groups=count).unflatten(1, (count, -1))
+        h = activation(z)
         if masks is not None:
-            h = h * masks[:, :, start : start + h.shape[-1]].mT
-            start += h.shape[-1]
-        x = h.unflatten(-1, _output_shape(x.shape[-2:]))
-    return x.mean((-2, -1)) @ weights[-1].mT + biases[-1][:, None]
+            stop = start + h.shape[-2] * h.shape[-1]
+            h = h * masks[:, :, start:stop].mT.unflatten(-1, h.shape[-2:])
+            start = stop
+        x = h.flatten(1, 2)
+    pooled = x.mean((-2, -1)).unflatten(1, (count, -1))
+    return einsum(pooled, weights[-1], "M B i, B o i -> M B o") + biases[-1]
 
 
 def _output_shape(shape: Sequence[int]) -> tuple[int, int]:
@@ -295,22 +304,26 @@ def _num_positions(images: CnnImages) -> int:
 
 
 def _gather(images: CnnImages, which: np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    pixels = torch.from_numpy(images.pixels[which]).to(dtype).movedim(-1, 2).contiguous()
-    return pixels, torch.from_numpy(images.labels[which]).long()
+    """Pixels `(M, B, C, H, W)` and labels `(M, B)` of the images that each network names."""
+    pixels = rearrange(torch.from_numpy(images.pixels[which]), "B M H W C -> M B C H W")
+    return pixels.to(dtype).contiguous(), torch.from_numpy(images.labels[which]).long().T
 
 
 @torch.no_grad()
 def _evaluate_torch(
-    images: CnnImages, which: Sequence[np.ndarray], parameters: Float[Tensor, "B N"], is_tanh: Tensor
+    images: CnnImages,
+    which: Sequence[np.ndarray],
+    parameters: Float[Tensor, "B N"],
+    activation: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "B 2"]:
     """Cross-entropy and accuracy of each network on its own images."""
     sums = torch.zeros(len(parameters), 2, dtype=parameters.dtype)
     stacked = np.stack(which)
     for start in range(0, stacked.shape[1], 256):
         pixels, labels = _gather(images, stacked[:, start : start + 256], parameters.dtype)
-        logits = _logits(images.spec, parameters, pixels, is_tanh, None)
-        sums[:, 0] += F.cross_entropy(logits.movedim(2, 1), labels, reduction="none").sum(1)
-        sums[:, 1] += (logits.argmax(2) == labels).sum(1)
+        logits = _logits(images.spec, parameters, pixels, activation, None)
+        sums[:, 0] += F.cross_entropy(logits.movedim(2, 1), labels, reduction="none").sum(0)
+        sums[:, 1] += (logits.argmax(2) == labels).sum(0)
     return sums / stacked.shape[1]
 
 
