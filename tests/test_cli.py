@@ -101,6 +101,34 @@ def test_import_and_export(tmp_path, capsys):
     assert run(capsys, "data", "verify", tmp_path / "i")[0] == 0
 
 
+ZOO = ("zoo", "--images", "shapes-sample", "--grey", "--count", "10", "--epochs", "2", "--batch-size", "32")
+ZOO = (*ZOO, "--limit-images", "200", "--shard-size", "4")
+
+
+def test_zoo_info_verify_export_import(tmp_path, capsys):
+    code, result, err = run(capsys, *ZOO, "--out", tmp_path / "z", "--json")
+    assert code == 0
+    assert result["items"] == result["items_trained"] == 10
+    assert 0 <= result["test_accuracy"]["min"] <= result["test_accuracy"]["max"] <= 1
+    assert result["items_per_second"] > 0
+    assert result["complete"]
+    assert "10/10" in err
+    _, info, _ = run(capsys, "data", "info", tmp_path / "z", "--json")
+    assert info["kind"] == "trained CNNs"
+    assert info["splits"] == {"train": 4, "val": 1, "test": 5}
+    assert info["test_accuracy"] == result["test_accuracy"]
+    assert (info["train_images"], info["test_images"], info["grey"]) == (180, 20, True)
+    assert run(capsys, "data", "verify", tmp_path / "z", "--json")[1] == {"items": 10, "shards": 3, "intact": True}
+    again = run(capsys, *ZOO, "--out", tmp_path / "z", "--json")[1]
+    assert (again["items"], again["items_trained"]) == (10, 0)
+    out = run(capsys, "data", "export", "small-cnn-zoo", tmp_path / "z", "--out", tmp_path / "e", "--json")[1]
+    assert out["items"] == 10
+    words = ("data", "import", "small-cnn-zoo", tmp_path / "e", "--split", tmp_path / "e" / "split.csv")
+    back = run(capsys, *words, "--out", tmp_path / "i", "--json")[1]
+    assert back["items"] == 10
+    assert run(capsys, "data", "info", tmp_path / "i", "--json")[1]["test_accuracy"] == info["test_accuracy"]
+
+
 @pytest.mark.parametrize("file", ["store.jsonl", "00001.safetensors", "00001.jsonl"])
 def test_damage_is_named(tmp_path, capsys, file):
     run(capsys, *FIT, "--out", tmp_path / "s")
@@ -127,6 +155,16 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--hidden", "32,x"], "--hidden as widths"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--psnr", "nan"], "psnr.*nan"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--colour", "red"], "colour"),
+        (["zoo", "--images", "mnist-sample", "--out", "{}/s"], "--count|count"),
+        (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "0"], "--count to be at least 1"),
+        (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--epochs", "0"], "--epochs to be at"),
+        (
+            ["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--limit-images", "1"],
+            "Take more images",
+        ),
+        (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--engine", "tpu"], "but got 'tpu'"),
+        (["zoo", "--images", "{}/none", "--out", "{}/s", "--count", "4"], "none of these"),
+        (["data", "import", "small-cnn-zoo", "{}", "--out", "{}/s"], r"there is no weights\.npy and no metrics"),
         (["data", "info", "{}/none"], "there is no store.jsonl"),
         (["data", "verify", "{}/none"], "there is no store.jsonl"),
         (["data", "import", "keras", "{}", "--out", "{}/s"], "one of .*nfn-sirens"),
@@ -209,14 +247,17 @@ def test_a_really_full_disk(tmp_path):
 LONG = ("fit", "--images", "mnist-sample", "--recipe", "slow", "--limit", "96", "--shard-size", "4", "--workers", "2")
 
 
-@pytest.mark.slow
-def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
-    succeed(*LONG, "--out", tmp_path / "whole")
+LONG_ZOO = ("zoo", "--images", "mnist-sample", "--count", "24", "--epochs", "10", "--batch-size", "64")
+LONG_ZOO = (*LONG_ZOO, "--shard-size", "2", "--workers", "2")
+
+
+def require_same_bytes_after_kills(tmp_path, words, num_kills):
+    succeed(*words, "--out", tmp_path / "whole")
     moments = random.Random(0)
     kills = stores = 0
-    while kills < 20:
+    while kills < num_kills:
         out = tmp_path / f"killed{stores}"
-        process = start(*LONG, "--out", out)
+        process = start(*words, "--out", out)
         # From before the first shard to well into the work, wherever that happens to be on this machine.
         try:
             process.wait(timeout=moments.uniform(0.5, 4.0))
@@ -229,9 +270,19 @@ def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
         assert same_files(tmp_path / "whole", out)
         stores += 1
     out = tmp_path / f"killed{stores}"
-    succeed(*LONG, "--out", out)
+    succeed(*words, "--out", out)
     assert same_files(tmp_path / "whole", out)
     succeed("data", "verify", out)
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_and_resumed_the_result_is_the_same(tmp_path):
+    require_same_bytes_after_kills(tmp_path, LONG, 20)
+
+
+@pytest.mark.slow
+def test_a_zoo_killed_ten_times_and_resumed_is_the_same(tmp_path):
+    require_same_bytes_after_kills(tmp_path, LONG_ZOO, 10)
 
 
 def descendants(pid):
@@ -255,10 +306,11 @@ def descendants(pid):
 
 
 @pytest.mark.slow
-def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path):
+@pytest.mark.parametrize("words", [LONG, LONG_ZOO], ids=["fit", "zoo"])
+def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path, words):
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
-    succeed(*LONG, "--out", tmp_path / "here")
-    process = start(*LONG, "--out", tmp_path / "ray", "--ray", "local")
+    succeed(*words, "--out", tmp_path / "here")
+    process = start(*words, "--out", tmp_path / "ray", "--ray", "local")
     deadline = time.monotonic() + 120
     killed = False
     while process.poll() is None and time.monotonic() < deadline and not killed:

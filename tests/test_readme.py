@@ -41,9 +41,10 @@ def test_examples_run(path, tmp_path):
     assert run([str(path)], cwd=tmp_path)
 
 
-def test_guides_code_runs_after_its_commands(tmp_path):
-    """The guide to fitting, from its first command to its last line of Python."""
-    text = (ROOT / "docs/guide/fitting.md").read_text()
+@pytest.mark.parametrize("guide", ["fitting", "zoo"])
+def test_guides_code_runs_after_its_commands(tmp_path, guide):
+    """A guide from its first command to its last line of Python."""
+    text = (ROOT / f"docs/guide/{guide}.md").read_text()
     (commands,) = re.findall(r"```\n(nf .*?)```", text, re.S)
     for command in commands.splitlines():
         run(["-m", "neuralfunctionals.cli"], *command.split()[1:], cwd=tmp_path)

@@ -140,13 +140,13 @@ def test_the_engines_agree():
 
 def test_without_a_compiler_the_torch_engine_is_used(monkeypatch):
     monkeypatch.setattr(kernel, "find_compiler", lambda: None)
-    kernel._library.cache_clear()
+    kernel.load_library.cache_clear()
     try:
         assert fit(pictures(1), recipe=SHORT).engine == "torch"
         with pytest.raises(ValueError, match="needs the CPU, a C\\+\\+ compiler"):
             fit(pictures(1), recipe=SHORT, engine="native")
     finally:
-        kernel._library.cache_clear()
+        kernel.load_library.cache_clear()
 
 
 def test_any_dimension_and_depth():

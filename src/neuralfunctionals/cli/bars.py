@@ -21,32 +21,42 @@ def _bar(*columns: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def fitting_bar() -> Iterator[Callable[[int, int, Sequence[float]], None]]:
-    """With items a second, the mean PSNR so far and the time left.
+def items_bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """For items of a store: with items a second, a word on their quality and the time left.
 
-    Called with the number of items in all, those finished since the last call, and the PSNR of finished ones.
+    Called with the number of items in all, those finished since the last call, and that word.
     """
     import time
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     texts = (TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[quality]}"))
-    with _bar(TextColumn("fitting"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
+    with _bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
         started, done = time.perf_counter(), 0
-        qualities: list[float] = []
 
-        def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
+        def advance(total: int, count: int, quality: str) -> None:
             nonlocal done
             if not bar.tasks:
-                bar.add_task("fitting", total=total, rate="", quality="")
+                bar.add_task(what, total=total, rate="", quality="")
                 bar.start()
             done += count
-            qualities.extend(psnr_db)
             rate = done / max(time.perf_counter() - started, 1e-9)
-            quality = f"{sum(qualities) / len(qualities):.1f} dB" if qualities else ""
-            bar.update(bar.task_ids[0], advance=count, rate=f"{rate:.1f} items/s", quality=quality)
+            bar.update(bar.task_ids[0], total=total, advance=count, rate=f"{rate:.3g} items/s", quality=quality)
 
         yield advance
+
+
+@contextmanager
+def fitting_bar() -> Iterator[Callable[[int, int, Sequence[float]], None]]:
+    """For fits, with their mean PSNR: called with the PSNR of those that have ended, otherwise as `items_bar`."""
+    with items_bar("fitting") as advance:
+        qualities: list[float] = []
+
+        def report(total: int, count: int, psnr_db: Sequence[float]) -> None:
+            qualities.extend(psnr_db)
+            advance(total, count, f"{sum(qualities) / len(qualities):.1f} dB" if qualities else "")
+
+        yield report
 
 
 @contextmanager

@@ -12,6 +12,12 @@ from neuralfunctionals.cli.command import Command
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
+def quantiles(values: Any, digits: int) -> dict[str, float]:
+    """How the numbers of a column are spread."""
+    levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
+    return {name: round(values.quantile(q).item(), digits) for name, q in levels.items()}
+
+
 def _add_store_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", metavar="DIR", help="a store")
 
@@ -34,10 +40,12 @@ def _data_info(arguments: Any) -> dict[str, Any]:
         result["splits"] = dict(zip(SPLITS, counts, strict=True))
     if "psnr_db" in dataset.tensor_names:
         psnr_db = dataset.column("psnr_db")
-        levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
-        result["psnr_db"] = {name: round(psnr_db.quantile(q).item(), 3) for name, q in levels.items()}
+        result["psnr_db"] = quantiles(psnr_db, digits=3)
         stop = (result.get("recipe") or {}).get("stop_psnr_db")
         result["missed_psnr"] = 0 if stop is None else int((psnr_db < stop).sum())
+    for name in ("train_accuracy", "test_accuracy"):
+        if name in dataset.tensor_names:
+            result[name] = quantiles(dataset.column(name), digits=4)
     return result
 
 
@@ -53,11 +61,13 @@ def _data_verify(arguments: Any) -> dict[str, Any]:
 
 def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("source", metavar="PATH", help="what to import")
     add("--out", required=True, metavar="DIR", help="the new store")
     add("--convention", default="paper", metavar="NAME", help="paper (default) or dws: how the weights are meant")
     add("--omega", type=float, default=30.0, help="frequency of the sines (30)")
+    add("--step", type=int, metavar="N", help="which checkpoint of a small-cnn-zoo (the last)")
+    add("--split", metavar="FILE", help="index file of a small-cnn-zoo: row numbers in the order of the split")
 
 
 def _data_import(arguments: Any) -> dict[str, Any]:
@@ -70,6 +80,8 @@ def _data_import(arguments: Any) -> dict[str, Any]:
             arguments.out,
             convention=arguments.convention,
             omega=arguments.omega,
+            step=arguments.step,
+            split_file=arguments.split,
             progress=advance,
         )
     return {"items": store.header.num_items, "spec": str(store.header.spec), "out": os.fspath(arguments.out)}
@@ -77,7 +89,7 @@ def _data_import(arguments: Any) -> dict[str, Any]:
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("format", help="nfn-sirens, state-dicts, or npz")
+    add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
     add("--prefix", default="siren", help="start of the folders' names for nfn-sirens (siren)")

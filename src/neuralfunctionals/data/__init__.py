@@ -1,5 +1,7 @@
 """What we learn from: image sets, editing targets, and stores of fitted networks."""
 
+from neuralfunctionals.data.cnn_settings import CnnSettings, build_cnn
+from neuralfunctionals.data.cnn_zoo import ZooPlan, make_zoo
 from neuralfunctionals.data.edits import EDITS
 from neuralfunctionals.data.images import EMBEDDED_SETS, FULL_SETS, SPLITS, ImageSet, open_images
 from neuralfunctionals.data.inr_dataset import FitPlan, fit_dataset
@@ -12,6 +14,7 @@ __all__ = [
     "EMBEDDED_SETS",
     "FULL_SETS",
     "SPLITS",
+    "CnnSettings",
     "FitPlan",
     "ImageSet",
     "RunDirectory",
@@ -20,6 +23,9 @@ __all__ = [
     "StoreHeader",
     "WeightDataset",
     "WeightItems",
+    "ZooPlan",
+    "build_cnn",
     "fit_dataset",
+    "make_zoo",
     "open_images",
 ]

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import socket
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
 from neuralfunctionals.data.images import SPLITS, ImageSet
+from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.inr import FitRecipe, choose_engine, find_recipe, fit
-from neuralfunctionals.inr.fit import num_cores
 from neuralfunctionals.inr.siren import require_convention
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -28,7 +21,7 @@ from neuralfunctionals.weight_space import NetworkSpec
 
 
 @dataclass(frozen=True, eq=False)
-class FitPlan:
+class FitPlan(ShardPlan):
     """Which items a dataset has and how they are fitted: everything that decides its bytes."""
 
     image_set: ImageSet
@@ -104,11 +97,11 @@ class FitPlan:
         header = StoreHeader(len(items), shard_size, spec, provenance)
         return cls(image_set, items, chosen, spec, float(omega), convention, seed, engine, header)
 
-    def task(self, shard: int) -> ShardTask:
+    def task(self, shard: int) -> FitTask:
         """All that a worker needs to fit a shard."""
         items = self.items[list(self.header.items_of(shard))]
         sources = items[:, 0]
-        return ShardTask(
+        return FitTask(
             self.header.items_of(shard).start,
             items,
             self.image_set.read(sources),
@@ -124,8 +117,8 @@ class FitPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTask:
-    """One shard to fit: small enough to send to another machine, and the same work wherever it is done."""
+class FitTask(ShardTask):
+    """One shard to fit."""
 
     first_item: int
     items: np.ndarray
@@ -139,7 +132,7 @@ class ShardTask:
     seed: int
     engine: str
 
-    def run(self, progress: Callable[[int], None] | None = None) -> FittedShard:
+    def run(self, shared: None, progress: Callable[[int], None] | None = None) -> Shard:
         """Fits the shard on one thread."""
         result = fit(
             self.images,
@@ -186,15 +179,7 @@ class ShardTask:
             }
             for place, ((source_index, copy), label, split, psnr_db, steps, restarts, missed) in enumerate(columns)
         ]
-        return FittedShard(tensors, metadata)
-
-
-@dataclass(frozen=True, eq=False)
-class FittedShard:
-    """What a worker hands back."""
-
-    tensors: dict[str, np.ndarray]
-    metadata: list[dict[str, Any]]
+        return Shard(tensors, metadata)
 
 
 def fit_dataset(
@@ -216,100 +201,12 @@ def fit_dataset(
         ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
         progress: Called with the number of items finished since the last call, and with the PSNR of a finished shard.
     """
-    store = Store.create(out, plan.header)
-    mine = range(share[0], plan.header.num_shards, share[1])
-    finished = [shard for shard in mine if store.has_shard(shard)]
-    store.require_intact(finished)
-    left = [shard for shard in mine if not store.has_shard(shard)]
     report = progress or (lambda count, psnr_db: None)
-    workers = workers or num_cores()
-    run = (
-        _run_here(plan, left, workers, lambda count: report(count, ()))
-        if ray_address is None
-        else _run_on_ray(plan, left, workers, ray_address)
+    return make_shards(
+        plan,
+        out,
+        workers=workers,
+        share=share,
+        ray_address=ray_address,
+        progress=lambda count, shard: report(count, () if shard is None else shard.tensors["psnr_db"].tolist()),
     )
-    with closing(run):
-        for shard, fitted in run:
-            store.write_shard(shard, fitted.tensors, fitted.metadata)
-            report(0 if ray_address is None else len(fitted.metadata), fitted.tensors["psnr_db"].tolist())
-    return store
-
-
-def _run_here(
-    plan: FitPlan, shards: Iterable[int], workers: int, report: Callable[[int], None]
-) -> Generator[tuple[int, FittedShard]]:
-    """Shards in threads: the engines leave the interpreter's lock while they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(workers)
-    stopped = threading.Event()
-
-    def report_or_stop(count: int) -> None:
-        if stopped.is_set():
-            raise CancelledError
-        report(count)
-
-    try:
-        waiting = deque(shards)
-        running: dict[Future[FittedShard], int] = {}
-        while waiting or running:
-            # Few shards ahead of those in work: memory stays the same for any number of images.
-            while waiting and len(running) < workers + 1:
-                shard = waiting.popleft()
-                running[pool.submit(plan.task(shard).run, report_or_stop)] = shard
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda f: running[f]):
-                yield running.pop(future), future.result()
-    finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
-
-
-def _run_on_ray(plan: FitPlan, shards: Iterable[int], workers: int, address: str) -> Generator[tuple[int, FittedShard]]:
-    """Shards as tasks of a Ray cluster; those of a worker that died go to another."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError("Fitting on a Ray cluster needs ray: pip install 'neuralfunctionals[cluster]'.") from error
-    waiting = deque(shards)
-    if not waiting:
-        return
-    was_running = ray.is_initialized()
-    if not was_running:
-        try:
-            _require_answer(address)
-            if address == "local":
-                ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            else:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"No Ray cluster answers at '{address}': {error}. Start one with 'ray start --head'."
-            ) from error
-    try:
-        run = ray.remote(num_cpus=1, max_retries=-1)(_run_task)
-        capacity = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        running: dict[Any, int] = {}
-        while waiting or running:
-            while waiting and len(running) < 2 * capacity:
-                shard = waiting.popleft()
-                running[run.remote(plan.task(shard))] = shard
-            done, _ = ray.wait(list(running), num_returns=1)
-            for reference in done:
-                yield running.pop(reference), ray.get(reference)
-    finally:
-        if not was_running:
-            ray.shutdown()
-
-
-def _require_answer(address: str) -> None:
-    """Raises at once where nobody listens; Ray itself would try for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def _run_task(task: ShardTask) -> FittedShard:
-    torch.set_num_threads(1)
-    return task.run()

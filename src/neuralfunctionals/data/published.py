@@ -1,4 +1,4 @@
-"""Other people's formats, in and out: one `.pth` a network in labelled folders, directories of `state_dict`s, flat npz.
+"""Other people's formats, in and out: one `.pth` a network in labelled folders, `state_dict`s, flat npz, the CNN zoo.
 
 Files from elsewhere are read as data only: tensors are unpickled with `weights_only`, arrays without objects.
 """
@@ -19,12 +19,13 @@ from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS, own_splits
 from neuralfunctionals.data.network_files import read_arrays, read_state_dict
+from neuralfunctionals.data.small_cnn_zoo import export_zoo, import_zoo
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.inr.siren import convert_convention, require_convention
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
-FORMATS = ("nfn-sirens", "state-dicts", "npz")
+FORMATS = ("nfn-sirens", "state-dicts", "npz", "small-cnn-zoo")
 _SHARD_SIZE = 512
 _NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
 _NFN_FILE = re.compile(r"net(?P<index>\d+)\.pth")
@@ -49,17 +50,22 @@ def import_networks(
     *,
     convention: str = "paper",
     omega: float = 30.0,
+    step: int | None = None,
+    split_file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Store:
     """Makes a store from networks in another format; whole or not at all.
 
     Args:
         kind: `nfn-sirens` (`<prefix>_<label>s/net<i>.pth`), `state-dicts` (a directory of `.pth`, `.pt` or
-            `.safetensors` files, whose sub-directories are classes), or `npz` (`weights` and `spec`, as exported).
+            `.safetensors` files, whose sub-directories are classes), `npz` (`weights` and `spec`, as exported), or
+            `small-cnn-zoo` (`weights.npy`, `metrics.csv.gz`, `layout.csv`).
         source: The directory or file.
         out: The new store.
         convention: How the weights are meant; written down, not converted.
         omega: Frequency of the sines.
+        step: Which checkpoint of a CNN zoo; the last if missing.
+        split_file: Index file of a CNN zoo: one row number a line, in the order in which networks are split.
         progress: Called with the number of networks done and in all.
     """
     _require_format(kind)
@@ -69,13 +75,9 @@ def import_networks(
         raise ValueError(f"Expected something to import at {source}, but there is nothing.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
-    provenance = {
-        "kind": "imported networks",
-        "format": kind,
-        "source": source.name,
-        "convention": convention,
-        "omega": float(omega),
-    }
+    provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": source.name}
+    if kind != "small-cnn-zoo":
+        provenance |= {"convention": convention, "omega": float(omega)}
     report = progress or (lambda done, total: None)
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_name(f".{out.name}-{os.getpid()}")
@@ -83,6 +85,9 @@ def import_networks(
     try:
         if kind == "npz":
             _import_npz(source, scratch, provenance, report)
+        elif kind == "small-cnn-zoo":
+            order = None if split_file is None else Path(split_file)
+            import_zoo(source, scratch, provenance, report, step=step, split_file=order)
         else:
             _import_files(_find_networks(kind, source), scratch, provenance, report)
         if out.is_dir():
@@ -215,7 +220,7 @@ def export_networks(
     """Writes the networks of a store in another format; whole or not at all.
 
     Args:
-        kind: `nfn-sirens`, `state-dicts` or `npz`; see `import_networks`.
+        kind: `nfn-sirens`, `state-dicts`, `npz` or `small-cnn-zoo`; see `import_networks`.
         store: The store's directory.
         out: A new directory, or a file for `npz`.
         prefix: Start of the folders' names for `nfn-sirens`.
@@ -242,14 +247,17 @@ def export_networks(
             _export_npz(dataset, scratch / "networks.npz", own, wanted)
             os.replace(scratch / "networks.npz", out)
             scratch.rmdir()
+            return len(dataset)
+        if kind == "small-cnn-zoo":
+            export_zoo(dataset, scratch, report)
         else:
             for index, name, state_dict in _named_networks(dataset, kind, prefix, own, wanted):
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 torch.save(state_dict, scratch / name)
                 report(index + 1, len(dataset))
-            if out.is_dir():
-                out.rmdir()
-            os.replace(scratch, out)
+        if out.is_dir():
+            out.rmdir()
+        os.replace(scratch, out)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -268,11 +276,12 @@ def _named_networks(
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
         assert items.features is not None
-        networks = convert_convention(items.features, own, wanted).to_state_dicts()
-        keys = zip(networks, items.label.tolist(), items.source_index.tolist(), strict=True)
+        networks = _convert(items.features, own, wanted).to_state_dicts()
+        labels = [-1] * len(networks) if items.label is None else items.label.tolist()
+        keys = zip(networks, labels, items.source_index.tolist(), strict=True)
         for place, (state_dict, label, source_index) in enumerate(keys, start=start):
             if kind == "state-dicts":
-                yield place, f"{label}/network{place:06d}.pth", state_dict
+                yield place, f"{label}/network{place:06d}.pth" if label >= 0 else f"network{place:06d}.pth", state_dict
                 continue
             # Their module keeps a sine layer's weights under .linear and those of the last layer directly.
             names = [layer.name for layer in dataset.spec.layers]
@@ -285,9 +294,14 @@ def _named_networks(
             yield place, f"{prefix}_{label}s/net{place if has_copies else source_index}.pth", renamed
 
 
+def _convert(features: WeightSpaceFeatures, own: str, wanted: str) -> WeightSpaceFeatures:
+    """Sine networks in the wanted convention; networks of other kinds have none and stay as they are."""
+    return features if own == wanted else convert_convention(features, own, wanted)
+
+
 def _export_npz(dataset: WeightDataset, out: Path, own: str, wanted: str) -> None:
     features = WeightSpaceFeatures.from_vectors(dataset.spec, dataset.column("weights"))
     arrays = {name: dataset.column(name).numpy() for name in dataset.tensor_names if name != "weights"}
-    weights = convert_convention(features, own, wanted).to_vectors().numpy()
+    weights = _convert(features, own, wanted).to_vectors().numpy()
     content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(dataset.spec.to_json())}
     np.savez(out, **content)

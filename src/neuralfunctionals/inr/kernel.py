@@ -129,36 +129,41 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-@functools.cache
 def _library() -> ctypes.CDLL | None:
+    return load_library(_SOURCE)
+
+
+@functools.cache
+def load_library(source: Path) -> ctypes.CDLL | None:
+    """The functions of a C++ file, built on first use; nothing where there is no compiler or it fails."""
     compiler = find_compiler()
     if compiler is None:
         return None
     try:
-        return ctypes.CDLL(str(_build(compiler)))
+        return ctypes.CDLL(str(_build(compiler, source)))
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _build(compiler: str) -> Path:
+def _build(compiler: str, source: Path) -> Path:
     """Compiles for this very processor, once: the result's name tells source, compiler and processor apart."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
     key = hashlib.sha256(
-        b"\0".join([_SOURCE.read_bytes(), version, " ".join(_FLAGS).encode(), _processor()])
+        b"\0".join([source.read_bytes(), version, " ".join(_FLAGS).encode(), _processor()])
     ).hexdigest()
     directory = cache_directory() / "kernels"
-    built = directory / f"fit-{key[:16]}.so"
+    built = directory / f"{source.stem}-{key[:16]}.so"
     if built.exists():
         return built
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         result = Path(scratch) / built.name
         for native in (["-march=native"], ["-mcpu=native"], []):
-            command = [compiler, *_FLAGS, *native, "-o", str(result), str(_SOURCE)]
+            command = [compiler, *_FLAGS, *native, "-o", str(result), str(source)]
             if subprocess.run(command, capture_output=True, timeout=300).returncode == 0:
                 break
         else:
-            raise OSError(f"{compiler} cannot build {_SOURCE}.")
+            raise OSError(f"{compiler} cannot build {source}.")
         os.replace(result, built)
     return built
 

@@ -1,0 +1,173 @@
+"""Makes a store shard by shard, in threads or on a Ray cluster, and continues where it was interrupted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.inr.fit import num_cores
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What a worker hands back."""
+
+    tensors: dict[str, np.ndarray]
+    metadata: list[dict[str, Any]]
+
+
+class ShardTask(ABC):
+    """One shard to make: small enough to send to another machine, and the same work wherever it is done."""
+
+    @abstractmethod
+    def run(self, shared: Any, progress: Callable[[int], None] | None = None) -> Shard:
+        """Makes the shard on one thread.
+
+        Args:
+            shared: The plan's `shared`.
+            progress: Called with the number of items finished since the last call.
+        """
+
+
+class ShardPlan(ABC):
+    """Everything that decides the bytes of a store."""
+
+    header: StoreHeader
+    shared: Any = None
+    """What all shards need; a worker gets it once."""
+
+    @abstractmethod
+    def task(self, shard: int) -> ShardTask:
+        """All else that a worker needs to make a shard."""
+
+
+def make_shards(
+    plan: ShardPlan,
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    share: tuple[int, int] = (0, 1),
+    ray_address: str | None = None,
+    progress: Callable[[int, Shard | None], None] | None = None,
+) -> Store:
+    """Makes the shards that are missing in the store; finished ones stay as they are.
+
+    Args:
+        plan: What to make.
+        out: The store's directory, new or begun with the same plan.
+        workers: Shards made at the same time, one thread each; all cores if missing.
+        share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
+        ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
+        progress: Called with the number of items finished since the last call, and with a shard that is finished.
+    """
+    store = Store.create(out, plan.header)
+    mine = range(share[0], plan.header.num_shards, share[1])
+    finished = [shard for shard in mine if store.has_shard(shard)]
+    store.require_intact(finished)
+    left = [shard for shard in mine if not store.has_shard(shard)]
+    report = progress or (lambda count, shard: None)
+    workers = workers or num_cores()
+    run = (
+        _run_here(plan, left, workers, lambda count: report(count, None))
+        if ray_address is None
+        else _run_on_ray(plan, left, workers, ray_address)
+    )
+    with closing(run):
+        for number, shard in run:
+            store.write_shard(number, shard.tensors, shard.metadata)
+            report(0 if ray_address is None else len(shard.metadata), shard)
+    return store
+
+
+def _run_here(
+    plan: ShardPlan, shards: Iterable[int], workers: int, report: Callable[[int], None]
+) -> Generator[tuple[int, Shard]]:
+    """Shards in threads: the engines leave the interpreter's lock while they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(workers)
+    stopped = threading.Event()
+
+    def report_or_stop(count: int) -> None:
+        if stopped.is_set():
+            raise CancelledError
+        report(count)
+
+    try:
+        waiting = deque(shards)
+        running: dict[Future[Shard], int] = {}
+        while waiting or running:
+            # Few shards ahead of those in work: memory stays the same for any number of images.
+            while waiting and len(running) < workers + 1:
+                shard = waiting.popleft()
+                running[pool.submit(plan.task(shard).run, plan.shared, report_or_stop)] = shard
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda f: running[f]):
+                yield running.pop(future), future.result()
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def _run_on_ray(plan: ShardPlan, shards: Iterable[int], workers: int, address: str) -> Generator[tuple[int, Shard]]:
+    """Shards as tasks of a Ray cluster; those of a worker that died go to another."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("A Ray cluster needs ray: pip install 'neuralfunctionals[cluster]'.") from error
+    waiting = deque(shards)
+    if not waiting:
+        return
+    was_running = ray.is_initialized()
+    if not was_running:
+        try:
+            _require_answer(address)
+            if address == "local":
+                ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            else:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"No Ray cluster answers at '{address}': {error}. Start one with 'ray start --head'."
+            ) from error
+    try:
+        run = ray.remote(num_cpus=1, max_retries=-1)(_run_task)
+        shared = ray.put(plan.shared)
+        capacity = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        running: dict[Any, int] = {}
+        while waiting or running:
+            while waiting and len(running) < 2 * capacity:
+                shard = waiting.popleft()
+                running[run.remote(plan.task(shard), shared)] = shard
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                yield running.pop(reference), ray.get(reference)
+    finally:
+        if not was_running:
+            ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _run_task(task: ShardTask, shared: Any) -> Shard:
+    torch.set_num_threads(1)
+    return task.run(shared)

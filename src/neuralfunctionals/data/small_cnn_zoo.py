@@ -1,0 +1,318 @@
+"""The format of the published Small CNN Zoo, in and out: `weights.npy`, `metrics.csv.gz`, `layout.csv`.
+
+    weights.npy       one row for each network and checkpoint, flat
+    metrics.csv.gz    as many rows: hyperparameters (config.*), step, losses and accuracies
+    layout.csv        which columns of the weights belong to which variable, and its shape
+
+Kernels are stored as TensorFlow keeps them, (rows, columns, in, out). An index file, one row number a line, gives the
+order in which networks are split. Files are read as data only.
+Reference: Unterthiner et al., 2020, https://arxiv.org/abs/2002.11448; the split is that of Zhou et al., 2023,
+https://arxiv.org/abs/2302.14040.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from neuralfunctionals.data.cnn_training import METRICS
+from neuralfunctionals.data.cnn_zoo import zoo_splits
+from neuralfunctionals.data.images import SPLITS
+from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.data.weight_dataset import WeightDataset
+from neuralfunctionals.weight_space import LayerSpec, NetworkSpec
+
+# Axes: N packed entries, R rows.
+
+WEIGHTS, METRICS_FILE, LAYOUT = "weights.npy", "metrics.csv.gz", "layout.csv"
+SPLIT = "split.csv"
+"""The index file that an export writes."""
+_LAYOUT_COLUMNS = ("varname", "start_idx", "end_idx", "size", "shape")
+_CONFIG_COLUMNS = (
+    "activation b_init dataset dnn_architecture dropout epochs epochs_between_checkpoints init_std l2reg "
+    "learning_rate num_layers num_units optimizer random_seed train_fraction w_init"
+).split()
+_METRIC_COLUMNS = ("test_accuracy", "test_loss", "train_accuracy", "train_loss")
+_SHARD_SIZE = 512
+
+Progress = Callable[[int, int], None]
+
+
+# In.
+
+
+def import_zoo(
+    source: Path, out: Path, provenance: dict[str, Any], report: Progress, *, step: int | None, split_file: Path | None
+) -> None:
+    """Writes one checkpoint of every network into a new store.
+
+    Args:
+        source: The directory.
+        out: The store's directory.
+        provenance: What to say about its origin.
+        report: Called with the number of networks done and in all.
+        step: Which checkpoint; the last one in the file if missing. Networks without it are left out.
+        split_file: The index file; rows are taken in their own order if missing.
+    """
+    _require_files(source)
+    spec, order = _read_layout(source / LAYOUT)
+    weights = _read_weights(source / WEIGHTS, spec)
+    steps = np.array([int(_number(row, "step", number)) for number, row in enumerate(_read_metrics(source))])
+    if len(steps) != len(weights):
+        raise ValueError(
+            f"Expected as many rows in {source / METRICS_FILE} as in {WEIGHTS}, {len(weights)}, but got {len(steps)}."
+        )
+    step = int(steps.max()) if step is None else step
+    rows = np.arange(len(weights)) if split_file is None else _read_split(split_file, len(weights))
+    rows = rows[steps[rows] == step]
+    if not len(rows):
+        raise ValueError(f"Expected a step of {source / METRICS_FILE}, {np.unique(steps).tolist()}, but got {step}.")
+    wanted = set(rows.tolist())
+    metrics = {number: row for number, row in enumerate(_read_metrics(source)) if number in wanted}
+    splits = zoo_splits(len(rows))
+    provenance = {**provenance, "step": step, "split": None if split_file is None else split_file.name}
+    store = Store.create(out, StoreHeader(len(rows), _SHARD_SIZE, spec, provenance))
+    for shard in range(store.header.num_shards):
+        items = store.header.items_of(shard)
+        here = rows[items.start : items.stop]
+        vectors = np.asarray(weights[here], dtype=np.float32)[:, order]
+        if not np.isfinite(vectors).all():
+            row = here[~np.isfinite(vectors).all(1)][0]
+            raise ValueError(
+                f"Expected finite weights, but row {row} of {source / WEIGHTS} holds NaN or infinity. Leave out "
+                "networks whose training diverged."
+            )
+        tensors = {
+            "weights": vectors,
+            "split": splits[items.start : items.stop],
+            "source_index": here.astype(np.int64),
+            "copy": np.zeros(len(here), dtype=np.int64),
+            **{
+                name: np.array([_number(metrics[row], name, row) for row in here.tolist()], dtype=np.float32)
+                for name in METRICS
+            },
+        }
+        metadata = [
+            {
+                "item": item,
+                "source_index": row,
+                "split": SPLITS[splits[item]],
+                "config": {
+                    name.removeprefix("config."): _value(text)
+                    for name, text in metrics[row].items()
+                    if name.startswith("config.")
+                },
+                "modeldir": metrics[row].get("modeldir", ""),
+                **{name: _number(metrics[row], name, row) for name in METRICS},
+            }
+            for item, row in zip(items, here.tolist(), strict=True)
+        ]
+        store.write_shard(shard, tensors, metadata)
+        report(items.stop, len(rows))
+
+
+def _require_files(source: Path) -> None:
+    missing = [name for name in (WEIGHTS, METRICS_FILE, LAYOUT) if not (source / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"Expected {WEIGHTS}, {METRICS_FILE} and {LAYOUT} in {source}, but there is no {' and no '.join(missing)}."
+        )
+
+
+def _read_table(file: Path, stream: io.TextIOBase, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    try:
+        reader = csv.DictReader(stream)
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if missing:
+            raise ValueError(
+                f"Expected the columns {', '.join(columns)} in {file}, but {', '.join(missing)} is missing."
+            )
+        for number, row in enumerate(reader):
+            if None in row or None in row.values():
+                raise ValueError(f"Expected as many values as columns in {file}, but row {number} has another number.")
+            yield row
+    except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"Cannot read {file}: {error}. Expected a table of comma-separated values.") from error
+
+
+def _read_metrics(source: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(source / METRICS_FILE, "rt", newline="") as stream:
+        yield from _read_table(source / METRICS_FILE, stream, ("step", *METRICS))
+
+
+def _read_layout(file: Path) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
+    """The network, and for each of our entries the column it stands in."""
+    with open(file, newline="") as stream:
+        rows = list(_read_table(file, stream, _LAYOUT_COLUMNS))
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    stop = 0
+    for row in rows:
+        layer, _, kind = row["varname"].removesuffix(":0").rpartition("/")
+        shape = tuple(int(n) for n in re.findall(r"\d+", row["shape"]))
+        bounds = tuple(int(row[n]) if row[n].isdecimal() else -1 for n in ("start_idx", "end_idx", "size"))
+        if kind not in ("kernel", "bias") or kind in parts.get(layer, {}):
+            raise ValueError(
+                f"Expected one kernel:0 and one bias:0 for each layer in {file}, but got {row['varname']}."
+            )
+        if bounds != (stop, stop + math.prod(shape), math.prod(shape)) or len(shape) < (2 if kind == "kernel" else 1):
+            raise ValueError(
+                f"Expected {row['varname']} in {file} to begin at {stop} and to fill its shape {row['shape']}, but it "
+                f"has start, end and size {row['start_idx']}, {row['end_idx']}, {row['size']}."
+            )
+        places = np.arange(stop, bounds[1]).reshape(shape)
+        # (*kernel, in, out) to (out, in, *kernel)
+        parts.setdefault(layer, {})[kind] = np.moveaxis(places, (-1, -2), (0, 1)) if kind == "kernel" else places
+        stop = bounds[1]
+    layers = []
+    for number, (name, part) in enumerate(parts.items()):
+        if "kernel" not in part or ("bias" in part and part["bias"].shape != part["kernel"].shape[:1]):
+            raise ValueError(f"Expected {name} in {file} to have a kernel, and a bias for each of its outputs.")
+        out_neurons, in_neurons, *kernel = part["kernel"].shape
+        layers.append(LayerSpec(out_neurons, in_neurons, tuple(kernel), "bias" in part, f"layers.{number}"))
+    if len({len(layer.kernel) for layer in layers if layer.kernel}) > 1:
+        raise ValueError(
+            f"Expected convolutions of one number of dimensions in {file}, but got {', '.join(map(str, layers))}."
+        )
+    try:
+        spec = NetworkSpec(tuple(layers))
+    except ValueError as error:
+        raise ValueError(f"{file} describes no chain of layers: {error}") from error
+    kinds = {"weight": "kernel", "bias": "bias"}
+    named = list(parts.values())
+    return spec, np.concatenate([named[g.layer - 1][kinds[g.kind]].ravel() for g in spec.groups])
+
+
+def _read_weights(file: Path, spec: NetworkSpec) -> np.ndarray:
+    try:
+        weights = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"Refused {file}: it is no plain array ({error}). Nothing in it was run.") from error
+    if weights.ndim != 2 or weights.shape[1] != spec.num_entries or weights.dtype.kind != "f" or not len(weights):
+        raise ValueError(
+            f"Expected real numbers of shape (rows, {spec.num_entries}) in {file}, as {LAYOUT} says, but got "
+            f"{weights.dtype} of shape {weights.shape}."
+        )
+    return weights
+
+
+def _read_split(file: Path, num_rows: int) -> Int[np.ndarray, "R"]:
+    try:
+        rows = np.loadtxt(file, dtype=np.int64, delimiter=",", ndmin=1).ravel()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Cannot read the index file {file}: {error}. Expected one row number a line.") from error
+    if not np.array_equal(np.sort(rows), np.arange(num_rows)):
+        largest = int(rows.max()) if len(rows) else "none"
+        raise ValueError(
+            f"The index file {file} does not fit: expected each row from 0 to {num_rows - 1} once, but got {len(rows)} "
+            f"numbers, {len(np.unique(rows))} of them different, up to {largest}. Is it that of another zoo?"
+        )
+    return rows
+
+
+def _number(row: dict[str, str], name: str, number: int) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"Expected a number as {name} in row {number} of {METRICS_FILE}, but got '{row[name]}'.")
+    return value
+
+
+def _value(text: str) -> int | float | str:
+    """A number if the text is one."""
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if math.isfinite(value) else text
+    return text
+
+
+# Out.
+
+
+def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
+    """Writes a zoo into a new directory, one row for each network and checkpoint; returns the number of networks."""
+    if any(name not in dataset.tensor_names for name in METRICS) or not dataset.is_complete:
+        raise ValueError(f"Expected a complete zoo with {', '.join(METRICS)} at {dataset.path}. Make one with nf zoo.")
+    spec, provenance = dataset.spec, dataset.provenance
+    _write_layout(spec, out / LAYOUT)
+    order = _read_layout(out / LAYOUT)[1]
+    has_checkpoints = "checkpoint_weights" in dataset.tensor_names
+    steps = provenance["checkpoint_epochs"] if has_checkpoints else [provenance["step"]]
+    num_rows = len(dataset) * len(steps)
+    weights = np.lib.format.open_memmap(out / WEIGHTS, mode="w+", dtype=np.float32, shape=(num_rows, spec.num_entries))
+    rows = iter(range(num_rows))
+    config = {
+        "b_init": "zeros",
+        "dataset": provenance.get("images", ""),
+        "dnn_architecture": "cnn",
+        "epochs": steps[-1],
+        "epochs_between_checkpoints": 20,
+        "num_layers": sum(bool(layer.kernel) for layer in spec.layers),
+        "num_units": spec.widths[1],
+        "random_seed": provenance.get("seed", 0),
+    }
+    # No time stamp: equal zoos give equal bytes.
+    with open(out / METRICS_FILE, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+        text = io.TextIOWrapper(packed, newline="")
+        table = csv.writer(text, lineterminator="\n")
+        names = [f"config.{name}" for name in _CONFIG_COLUMNS]
+        table.writerow(["", *names, "modeldir", "step", *_METRIC_COLUMNS, "laststep"])
+        for shard in range(dataset.store.header.num_shards):
+            tensors, metadata = dataset.store.map_tensors(shard), dataset.store.read_index(shard)[0]
+            prefix = "checkpoint_" if has_checkpoints else ""
+            for place, item in enumerate(metadata):
+                values = {**config, **item["config"]}
+                folder = item.get("modeldir") or f"zoo/{item['item']}"
+                for k, step in enumerate(steps):
+                    at = (place, k) if has_checkpoints else place
+                    row = next(rows)
+                    weights[row, order] = tensors[f"{prefix}weights"][at]
+                    measured = [repr(float(tensors[f"{prefix}{name}"][at])) for name in _METRIC_COLUMNS]
+                    table.writerow(
+                        [
+                            f"{folder}/permanent_ckpt-{step}",
+                            *(values.get(name, "") for name in _CONFIG_COLUMNS),
+                            folder,
+                            step,
+                            *measured,
+                            step == steps[-1],
+                        ]
+                    )
+                report(item["item"] + 1, len(dataset))
+        text.flush()
+        text.detach()
+    weights.flush()
+    (out / SPLIT).write_text("".join(f"{row}\n" for row in range(num_rows)))
+    return len(dataset)
+
+
+def _write_layout(spec: NetworkSpec, file: Path) -> None:
+    counts: dict[str, int] = {}
+    start = 0
+    with open(file, "w", newline="") as stream:
+        table = csv.writer(stream, lineterminator="\n")
+        table.writerow(_LAYOUT_COLUMNS)
+        for layer in spec.layers:
+            kind = f"conv{len(layer.kernel)}d" if layer.kernel else "dense"
+            number = counts[kind] = counts.get(kind, -1) + 1
+            name = f"sequential/{kind}_{number}" if number else f"sequential/{kind}"
+            variables: dict[str, tuple[int, ...]] = {"bias": (layer.out_neurons,)} if layer.has_bias else {}
+            variables["kernel"] = (*layer.kernel, layer.in_neurons, layer.out_neurons)
+            for variable, shape in variables.items():
+                size = math.prod(shape)
+                table.writerow([f"{name}/{variable}:0", start, start + size, size, str(shape)])
+                start += size
