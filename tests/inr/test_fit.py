@@ -139,7 +139,7 @@ def test_the_engines_agree():
 
 
 def test_without_a_compiler_the_torch_engine_is_used(monkeypatch):
-    monkeypatch.setattr(kernel, "find_compiler", lambda: None)
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
     kernel._library.cache_clear()
     try:
         assert fit(pictures(1), recipe=SHORT).engine == "torch"
