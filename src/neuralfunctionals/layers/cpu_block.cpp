@@ -36,9 +36,11 @@ inline V choose(I condition, V a, V b) { return (V)(((I)a & condition) | ((I)b &
 inline V smaller(V a, V b) { return choose(a < b, a, b); }
 inline V larger(V a, V b) { return choose(a > b, a, b); }
 inline float sum(V v) {
-  float total = 0;
-  for (int i = 0; i < LANES; i++) total += v[i];
-  return total;
+  typedef float Half __attribute__((vector_size(2 * LANES)));
+  Half a[2];
+  std::memcpy(a, &v, sizeof a);
+  a[0] += a[1];
+  return (a[0][0] + a[0][2]) + (a[0][1] + a[0][3]);
 }
 
 // e^x for x <= 0: x = n log 2 + r, then a polynomial of r, then the exponent. Below e^-87 the result stays there.
@@ -96,6 +98,7 @@ struct Panels {
   float* p;
   int64_t rows;
   float* at(int64_t r, int64_t c) const { return p + (c / W * rows + r) * W + c % W; }
+  Panels from(int64_t r) const { return {p + r * W, rows}; }
 };
 
 // Where a product goes: panels or rows.
@@ -385,29 +388,37 @@ struct Attention {
   }
 };
 
-// Copies between vectors in panels and the entries they consist of.
+// One head of attention: T vectors of n pieces of c values each, the pieces found in columns of some rows.
+struct Head {
+  int64_t T, n, c;
+  const int32_t* entries;  // (T, n)
+  int64_t column;          // of the head's first value
+  int64_t depth() const { return padded(n * c); }
+  float factor() const { return 1.0f / std::sqrt(float(n * c)); }
+};
+
 template <typename Copy>
-inline void for_each_piece(const int32_t* entries, int64_t T, int64_t n, int64_t c, int64_t columns, Panels m, float* rows,
-                           Copy copy) {
-  const int64_t piece = c % W == 0 ? W : W % c == 0 ? c : 1;
-  for (int64_t t = 0; t < T; t++)
-    for (int64_t i = 0; i < n; i++) {
-      float* row = rows + entries[t * n + i] * columns;
-      for (int64_t j = 0; j < c; j += piece) copy(m.at(t, i * c + j), row + j, piece);
-    }
+inline void for_each_piece(const Head& h, Panels vectors, Panels rows, int64_t column, Copy copy) {
+  const int64_t c = h.c, piece = c % W == 0 ? W : W % c == 0 ? c : 1;
+  for (int64_t j = 0; j < c; j += piece)
+    for (int64_t t = 0; t < h.T; t++)
+      for (int64_t i = 0; i < h.n; i++)
+        copy(vectors.at(t, i * c + j), rows.at(h.entries[t * h.n + i], column + j), piece);
 }
 
-void gather(const int32_t* entries, int64_t T, int64_t n, int64_t c, int64_t columns, const float* rows, Panels m) {
-  const int64_t last = n * c / W * W;
-  if (last < n * c) std::memset(m.at(0, last), 0, T * W * sizeof(float));
-  for_each_piece(entries, T, n, c, columns, m, const_cast<float*>(rows), [](float* a, const float* b, int64_t count) {
+Panels gather(const Head& h, Panels rows, int64_t column, float* to) {
+  const Panels vectors{to, h.T};
+  const int64_t last = h.n * h.c / W * W;
+  if (last < h.n * h.c) std::memset(vectors.at(0, last), 0, h.T * W * sizeof(float));
+  for_each_piece(h, vectors, rows, column, [](float* a, const float* b, int64_t count) {
     if (count == W) std::memcpy(a, b, W * sizeof(float));
     else std::memcpy(a, b, count * sizeof(float));
   });
+  return vectors;
 }
 
-void scatter(const int32_t* entries, int64_t T, int64_t n, int64_t c, int64_t columns, Panels m, float* rows) {
-  for_each_piece(entries, T, n, c, columns, m, rows, [](const float* a, float* b, int64_t count) {
+void scatter(const Head& h, Panels vectors, Panels rows, int64_t column) {
+  for_each_piece(h, vectors, rows, column, [](const float* a, float* b, int64_t count) {
     if (count % LANES == 0)
       for (int64_t k = 0; k < count; k += LANES) store(b + k, load(b + k) + load(a + k));
     else
@@ -445,14 +456,6 @@ void softmax_backward(int64_t T, float factor, Panels p, Panels g) {
   }
 }
 
-// One head of attention between T vectors of n pieces, c values each.
-struct Head {
-  int64_t T, n, c;
-  const int32_t* entries;
-  int64_t depth() const { return padded(n * c); }
-  float factor() const { return 1.0f / std::sqrt(float(n * c)); }
-};
-
 struct HeadBuffers {
   float *q, *k, *v, *y, *p, *g;
   HeadBuffers(int64_t values, int64_t scores)
@@ -460,78 +463,78 @@ struct HeadBuffers {
         p(scratch.take(scores)), g(scratch.take(scores)) {}
 };
 
-// Adds to the rows y. Queries, keys and values of a row stand `channels` apart.
-void attend(const Head& h, const float* qkv, int64_t channels, float* y, const HeadBuffers& b) {
-  Panels q{b.q, h.T}, k{b.k, h.T}, v{b.v, h.T}, p{b.p, h.T}, out{b.y, h.T};
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv, q);
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv + channels, k);
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv + 2 * channels, v);
+// Adds to the rows y.
+void attend(const Head& h, Panels qkv, int64_t channels, Panels y, const HeadBuffers& b) {
+  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
+  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), p{b.p, h.T}, out{b.y, h.T};
   multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
   softmax(h.T, h.factor(), p);
   multiply(h.T, h.depth(), h.T, p, v, out);
-  scatter(h.entries, h.T, h.n, h.c, channels, out, y);
+  scatter(h, out, y, h.column);
 }
 
-void attend_backward(const Head& h, const float* qkv, const float* y_gradient, int64_t channels, float* qkv_gradient,
+// Adds to the rows qkv_gradient.
+void attend_backward(const Head& h, Panels qkv, Panels y_gradient, int64_t channels, Panels qkv_gradient,
                      const HeadBuffers& b) {
-  Panels q{b.q, h.T}, k{b.k, h.T}, v{b.v, h.T}, y{b.y, h.T}, p{b.p, h.T}, g{b.g, h.T};
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv, q);
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv + channels, k);
-  gather(h.entries, h.T, h.n, h.c, 3 * channels, qkv + 2 * channels, v);
-  gather(h.entries, h.T, h.n, h.c, channels, y_gradient, y);
+  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
+  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), y = gather(h, y_gradient, h.column, b.y);
+  const Panels p{b.p, h.T}, g{b.g, h.T};
   multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
   softmax(h.T, h.factor(), p);
   multiply_by_transposed(h.T, h.T, h.depth(), y, v, g);
   softmax_backward(h.T, h.factor(), p, g);
-  multiply_transposed(h.T, h.depth(), h.T, p, y, v, false);  // over the values, which are needed no more
-  scatter(h.entries, h.T, h.n, h.c, 3 * channels, v, qkv_gradient + 2 * channels);
+  // Results take the place of what is needed no more.
+  multiply_transposed(h.T, h.depth(), h.T, p, y, v, false);
+  scatter(h, v, qkv_gradient, 2 * channels + h.column);
   multiply(h.T, h.depth(), h.T, g, k, y);
-  scatter(h.entries, h.T, h.n, h.c, 3 * channels, y, qkv_gradient);
+  scatter(h, y, qkv_gradient, h.column);
   multiply_transposed(h.T, h.depth(), h.T, g, q, k, false);
-  scatter(h.entries, h.T, h.n, h.c, 3 * channels, k, qkv_gradient + channels);
+  scatter(h, k, qkv_gradient, channels + h.column);
 }
 
-// Means of the rows of each group.
-void pool(const Attention& a, const float* rows, int64_t columns, bool mean, float* pooled) {
-  for (int64_t g = 0; g < a.groups; g++, pooled += columns) {
-    std::memset(pooled, 0, columns * sizeof(float));
-    for (int64_t r = 0; r < a.group_sizes[g]; r++, rows += columns) add_to(pooled, rows, columns);
-    if (mean)
-      for (int64_t c = 0; c < columns; c++) pooled[c] /= a.group_sizes[g];
-  }
+// Sums of the rows of each group, times a factor that may depend on the group.
+template <typename Factor>
+void pool(const Attention& a, Panels rows, int64_t columns, Panels pooled, Factor factor) {
+  for (int64_t c = 0; c < columns; c += LANES)
+    for (int64_t g = 0, r = 0; g < a.groups; g++) {
+      V s{};
+      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) s += load(rows.at(r, c));
+      store(pooled.at(g, c), s * factor(g));
+    }
 }
 
-// Adds its group's row to each row.
-void spread(const Attention& a, const float* pooled, int64_t columns, bool mean, float* rows) {
-  for (int64_t g = 0; g < a.groups; g++, pooled += columns)
-    for (int64_t r = 0; r < a.group_sizes[g]; r++, rows += columns) {
-      const float factor = mean ? 1.0f / a.group_sizes[g] : 1.0f;
-      for (int64_t c = 0; c < columns; c++) rows[c] += factor * pooled[c];
+// Adds its group's row, times a factor, to each row.
+template <typename Factor>
+void spread(const Attention& a, Panels pooled, int64_t columns, Panels rows, Factor factor) {
+  for (int64_t c = 0; c < columns; c += LANES)
+    for (int64_t g = 0, r = 0; g < a.groups; g++) {
+      const V value = load(pooled.at(g, c)) * factor(g);
+      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) store(rows.at(r, c), load(rows.at(r, c)) + value);
     }
 }
 
 // What a thread needs for one network.
 struct AttentionBuffers {
   int64_t tile;
-  float *qkv, *qkv_gradient, *pooled, *pooled_result;
-  Panels w, x, rows;
+  Panels qkv, y, qkv_gradient, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
   std::vector<int32_t> counted;
   HeadBuffers head;
-  static int64_t tile_of(const Attention& a) { return std::min<int64_t>(MAX_TILE, padded(a.entries)); }
   static int64_t reserve(const Attention& a) {
-    const int64_t T = a.most_vectors(), C = a.channels;
-    scratch.reserve(6 * a.entries * C + 6 * a.groups * C + 6 * C * C + tile_of(a) * 8 * C + 4 * a.most_values() +
-                    2 * T * padded(T) + 32 * W);
-    return tile_of(a);
+    const int64_t T = a.most_vectors(), C = a.channels, tile = std::min<int64_t>(MAX_TILE, a.entries);
+    scratch.reserve((7 * a.entries + 7 * a.groups + 6 * C + 2 * tile) * C + 4 * a.most_values() + 2 * T * padded(T));
+    return tile;
   }
-  AttentionBuffers(const Attention& a)
-      : tile(reserve(a)), qkv(scratch.take(a.entries * 3 * a.channels)),
-        qkv_gradient(scratch.take(a.entries * 3 * a.channels)), pooled(scratch.take(a.groups * 3 * a.channels)),
-        pooled_result(scratch.take(a.groups * 3 * a.channels)), w{scratch.take(3 * a.channels * a.channels), a.channels},
-        x{scratch.take(tile * a.channels), tile}, rows{scratch.take(tile * 3 * a.channels), tile},
-        counted(a.groups), head(a.most_values(), a.most_vectors() * padded(a.most_vectors())) {
+  static Panels take(int64_t rows, int64_t columns) { return {scratch.take(rows * columns), rows}; }
+  explicit AttentionBuffers(const Attention& a)
+      : tile(reserve(a)), qkv(take(a.entries, 3 * a.channels)), y(take(a.entries, a.channels)),
+        qkv_gradient(take(a.entries, 3 * a.channels)), pooled(take(a.groups, 3 * a.channels)),
+        pooled_y(take(a.groups, a.channels)), pooled_gradient(take(a.groups, 3 * a.channels)),
+        w(take(a.channels, 3 * a.channels)), plain_w(take(3 * a.channels, a.channels)), x(take(tile, a.channels)),
+        x_gradient(take(tile, a.channels)), counted(a.groups),
+        head(a.most_values(), a.most_vectors() * padded(a.most_vectors())) {
     for (int64_t g = 0; g < a.groups; g++) counted[g] = g;
     pack_transposed(a.weight, 3 * a.channels, a.channels, w);
+    pack(a.weight, 3 * a.channels, a.channels, plain_w);
   }
 };
 
@@ -556,28 +559,38 @@ void project(const Attention& a, const float* x, AttentionBuffers& b) {
       const int64_t norm = norms.next();
       normalize(x + (first + r) * C, C, a.scale + norm, a.shift + norm, b.x.at(r, 0), b.tile * W);
     }
-    multiply(rows, 3 * C, C, b.x, b.w, Target(b.qkv + first * 3 * C, 3 * C), a.bias);
+    multiply(rows, 3 * C, C, b.x, b.w, b.qkv.from(first), a.bias);
   }
 }
 
 template <typename Work>
 void for_each_head(const Attention& a, Work work) {
-  for (int64_t axis = 0; axis < a.axes; axis++)
-    for (int64_t h = 0; h < a.heads; h++)
-      work(Head{a.num_vectors[axis], a.num_neurons[axis], a.width(), a.vectors[axis]}, h * a.width());
+  for (int64_t column = 0; column < a.channels; column += a.width())
+    for (int64_t axis = 0; axis < a.axes; axis++)
+      work(Head{a.num_vectors[axis], a.num_neurons[axis], a.width(), a.vectors[axis], column});
 }
+
+template <typename Work>
+void for_each_head_between_groups(const Attention& a, const AttentionBuffers& b, Work work) {
+  for (int64_t column = 0; column < a.channels; column += a.width())
+    work(Head{a.groups, 1, a.width(), b.counted.data(), column});
+}
+
+void clear(Panels m, int64_t columns) { std::memset(m.p, 0, m.rows * columns * sizeof(float)); }
 
 void attention_network(const Attention& a, const float* x, float* y, AttentionBuffers& b) {
   const int64_t C = a.channels;
   project(a, x, b);
-  std::memcpy(y, x, a.entries * C * sizeof(float));
-  for_each_head(a, [&](const Head& head, int64_t at) { attend(head, b.qkv + at, C, y + at, b.head); });
-  if (!a.groups) return;
-  pool(a, b.qkv, 3 * C, true, b.pooled);
-  std::memset(b.pooled_result, 0, a.groups * C * sizeof(float));
-  for (int64_t at = 0; at < C; at += a.width())
-    attend({a.groups, 1, a.width(), b.counted.data()}, b.pooled + at, C, b.pooled_result + at, b.head);
-  spread(a, b.pooled_result, C, false, y);
+  clear(b.y, C);
+  for_each_head(a, [&](const Head& head) { attend(head, b.qkv, C, b.y, b.head); });
+  if (a.groups) {
+    pool(a, b.qkv, 3 * C, b.pooled, [&](int64_t g) { return 1.0f / a.group_sizes[g]; });
+    clear(b.pooled_y, C);
+    for_each_head_between_groups(a, b, [&](const Head& head) { attend(head, b.pooled, C, b.pooled_y, b.head); });
+    spread(a, b.pooled_y, C, b.y, [](int64_t) { return 1.0f; });
+  }
+  for (int64_t r = 0; r < a.entries; r++)
+    for (int64_t c = 0; c < C; c += LANES) store(y + r * C + c, load(x + r * C + c) + load(b.y.at(r, c)));
 }
 
 struct AttentionGradients {
@@ -594,22 +607,21 @@ struct AttentionGradients {
 };
 
 void attention_backward_network(const Attention& a, const float* x, const float* y_gradient, float* x_gradient,
-                                AttentionGradients total, AttentionBuffers& b, Panels plain_weight, Panels x_rows) {
+                                const AttentionGradients& total, AttentionBuffers& b) {
   const int64_t C = a.channels;
   project(a, x, b);
-  std::memset(b.qkv_gradient, 0, a.entries * 3 * C * sizeof(float));
-  for_each_head(a, [&](const Head& head, int64_t at) {
-    attend_backward(head, b.qkv + at, y_gradient + at, C, b.qkv_gradient + at, b.head);
-  });
+  pack(y_gradient, a.entries, C, b.y);
+  clear(b.qkv_gradient, 3 * C);
+  for_each_head(a, [&](const Head& head) { attend_backward(head, b.qkv, b.y, C, b.qkv_gradient, b.head); });
   if (a.groups) {
-    std::vector<float> sums(a.groups * C);
-    pool(a, b.qkv, 3 * C, true, b.pooled);
-    pool(a, y_gradient, C, false, sums.data());
-    std::memset(b.pooled_result, 0, a.groups * 3 * C * sizeof(float));
-    for (int64_t at = 0; at < C; at += a.width())
-      attend_backward({a.groups, 1, a.width(), b.counted.data()}, b.pooled + at, sums.data() + at, C,
-                      b.pooled_result + at, b.head);
-    spread(a, b.pooled_result, 3 * C, true, b.qkv_gradient);
+    const auto mean = [&](int64_t g) { return 1.0f / a.group_sizes[g]; };
+    pool(a, b.qkv, 3 * C, b.pooled, mean);
+    pool(a, b.y, C, b.pooled_y, [](int64_t) { return 1.0f; });
+    clear(b.pooled_gradient, 3 * C);
+    for_each_head_between_groups(a, b, [&](const Head& head) {
+      attend_backward(head, b.pooled, b.pooled_y, C, b.pooled_gradient, b.head);
+    });
+    spread(a, b.pooled_gradient, 3 * C, b.qkv_gradient, mean);
   }
   NormOfEntry norms(a);
   Moments moments[MAX_TILE];
@@ -620,13 +632,13 @@ void attention_backward_network(const Attention& a, const float* x, const float*
       norm[r] = norms.next();
       moments[r] = normalize(x + (first + r) * C, C, a.scale + norm[r], a.shift + norm[r], b.x.at(r, 0), b.tile * W);
     }
-    pack(b.qkv_gradient + first * 3 * C, rows, 3 * C, b.rows);
-    multiply_transposed(3 * C, C, rows, b.rows, b.x, Target(total.weight, C), true);
-    add_rows(total.bias, rows, 3 * C, b.rows);
-    multiply(rows, C, 3 * C, b.rows, plain_weight, x_rows);
+    const Panels gradient = b.qkv_gradient.from(first);
+    multiply_transposed(3 * C, C, rows, gradient, b.x, Target(total.weight, C), true);
+    add_rows(total.bias, rows, 3 * C, gradient);
+    multiply(rows, C, 3 * C, gradient, b.plain_w, b.x_gradient);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = (first + r) * C;
-      normalize_backward(x_rows.at(r, 0), b.tile * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
+      normalize_backward(b.x_gradient.at(r, 0), b.tile * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
                          x_gradient + here, total.scale + norm[r], total.shift + norm[r]);
     }
   }
@@ -721,13 +733,10 @@ int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t
     const int status = in_parallel(batch, threads, [&](int64_t t, int64_t first, int64_t last) {
       if (first == last) return;
       AttentionBuffers buffers(a);
-      Panels plain_weight{scratch.take(3 * channels * channels), 3 * channels};
-      Panels x_rows{scratch.take(buffers.tile * channels), buffers.tile};
-      pack(weight, 3 * channels, channels, plain_weight);
       own[t].resize(AttentionGradients::count(a));
       for (int64_t n = first; n < last; n++)
         attention_backward_network(a, x + n * size, y_gradient + n * size, x_gradient + n * size,
-                                   AttentionGradients::in(own[t].data(), a), buffers, plain_weight, x_rows);
+                                   AttentionGradients::in(own[t].data(), a), buffers);
     });
     AttentionGradients total{weight_gradient, bias_gradient, scale_gradient, shift_gradient};
     for (std::vector<float>& part : own)
