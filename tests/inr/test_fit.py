@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, native
 from neuralfunctionals.inr import RECIPES, FitRecipe, fit, fit_values, image_grid, initial_weights, kernel, psnr, render
 from neuralfunctionals.inr.fit import mean_squared_gradients
 

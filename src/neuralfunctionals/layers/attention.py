@@ -84,7 +84,7 @@ class WeightSpaceSelfAttention(nn.Module):
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.plan = AxisPlan.of(self.skeleton, num_heads)
-        self.vectors = [v.int() for v in axis_vectors(self.skeleton)]
+        self.vectors = [v.int().contiguous() for v in axis_vectors(self.skeleton)]
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:

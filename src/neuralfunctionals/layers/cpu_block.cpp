@@ -23,7 +23,7 @@ constexpr int LANES = 8;     // floats in a vector; the compiler splits it where
 constexpr int W = 16;        // columns of a panel: two vectors
 constexpr int ROWS = 6;      // rows of a register block: 6 x 2 sums, 2 columns and 1 row fill the 16 registers of AVX2
 constexpr int DEPTH = 256;   // terms of a sum taken at once: a panel of them stays in the first cache
-constexpr int MAX_TILE = 96; // entries taken at once
+constexpr int TILE = 96;     // entries taken at once
 constexpr float EPSILON = 1e-5f;
 typedef float V __attribute__((vector_size(4 * LANES)));
 typedef int32_t I __attribute__((vector_size(4 * LANES)));
@@ -32,9 +32,8 @@ inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
 inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
 inline V splat(float x) { return x - V{}; }
 inline int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
-inline V choose(I condition, V a, V b) { return (V)(((I)a & condition) | ((I)b & ~condition)); }
-inline V smaller(V a, V b) { return choose(a < b, a, b); }
-inline V larger(V a, V b) { return choose(a > b, a, b); }
+inline V larger(V a, V b) { return a > b ? a : b; }
+inline V magnitude(V x) { return (V)((I)x & 0x7fffffff); }
 inline float sum(V v) {
   typedef float Half __attribute__((vector_size(2 * LANES)));
   Half a[2];
@@ -61,12 +60,11 @@ inline V exponential(V x) {
 
 // The normal distribution's cumulative Phi and density phi (Abramowitz and Stegun 7.1.26, error 7.5e-8).
 inline void normal(V x, V& cumulative, V& density) {
-  const V size = larger(x, -x);
-  const V e = exponential(x * x * -0.5f);
-  const V t = 1.0f / (1.0f + size * 0.231641888f);
+    const V e = exponential(x * x * -0.5f);
+  const V t = 1.0f / (1.0f + magnitude(x) * 0.231641888f);
   const V tail =
       e * t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
-  cumulative = choose(x > 0.0f, 1.0f - tail, tail);
+  cumulative = x > 0.0f ? 1.0f - tail : tail;
   density = e * 0.398942280f;
 }
 
@@ -266,8 +264,6 @@ struct FeedForward {
   const float* x;
   const float *scale, *shift;
   const float* const* parameters;
-
-  int64_t tile() const { return std::min<int64_t>(MAX_TILE, std::max<int64_t>(4 * ROWS, 65536 / hidden / ROWS * ROWS)); }
 };
 
 // Some entries of one group, over all networks.
@@ -283,21 +279,21 @@ struct Tile {
 std::vector<Tile> tiles_of(const FeedForward& f) {
   std::vector<Tile> tiles;
   for (int64_t g = 0, start = 0; g < f.groups; start += f.sizes[g++])
-    for (int64_t first = 0, all = f.batch * f.sizes[g]; first < all; first += f.tile())
-      tiles.push_back({g, start, first, std::min(f.tile(), all - first), f.sizes[g], first == 0});
+    for (int64_t first = 0, all = f.batch * f.sizes[g]; first < all; first += TILE)
+      tiles.push_back({g, start, first, std::min<int64_t>(TILE, all - first), f.sizes[g], first == 0});
   return tiles;
 }
 
 void feed_forward_tiles(const FeedForward& f, const Tile* tile, const Tile* end, float* y) {
-  const int64_t C = f.channels, E = f.hidden, T = f.tile();
-  scratch.reserve(2 * E * C + T * (C + E));
-  Panels w1{scratch.take(E * C), C}, w2{scratch.take(E * C), E}, x{scratch.take(T * C), T}, h{scratch.take(T * E), T};
+  const int64_t C = f.channels, E = f.hidden;
+  scratch.reserve(2 * E * C + TILE * (C + E));
+  Panels w1{scratch.take(E * C), C}, w2{scratch.take(E * C), E}, x{scratch.take(TILE * C), TILE}, h{scratch.take(TILE * E), TILE};
   for (int64_t packed = -1; tile < end; tile++) {
     const int64_t g = tile->group, rows = tile->count;
     const float* const* p = f.parameters + 4 * g;
     if (packed != g) pack_transposed(p[0], E, C, w1), pack_transposed(p[2], C, E, w2), packed = g;
     for (int64_t r = 0; r < rows; r++)
-      normalize(f.x + tile->entry(f, r) * C, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), T * W);
+      normalize(f.x + tile->entry(f, r) * C, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), TILE * W);
     multiply(rows, E, C, x, w1, h, p[1]);
     for (int64_t c = 0; c < E; c += W)
       for (float *v = h.at(0, c), *stop = v + rows * W; v < stop; v += LANES) {
@@ -328,12 +324,12 @@ struct GroupGradients {
 
 void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const Tile* end, const float* y_gradient,
                                  float* x_gradient, const GroupGradients* gradients, float* unowned) {
-  const int64_t C = f.channels, E = f.hidden, T = f.tile();
-  scratch.reserve(3 * E * C + T * (3 * C + 2 * E));
+  const int64_t C = f.channels, E = f.hidden;
+  scratch.reserve(3 * E * C + TILE * (3 * C + 2 * E));
   Panels w1t{scratch.take(E * C), C}, w1{scratch.take(E * C), E}, w2{scratch.take(E * C), C};
-  Panels x{scratch.take(T * C), T}, y{scratch.take(T * C), T}, g_x{scratch.take(T * C), T};
-  Panels h{scratch.take(T * E), T}, g_h{scratch.take(T * E), T};
-  Moments moments[MAX_TILE];
+  Panels x{scratch.take(TILE * C), TILE}, y{scratch.take(TILE * C), TILE}, g_x{scratch.take(TILE * C), TILE};
+  Panels h{scratch.take(TILE * E), TILE}, g_h{scratch.take(TILE * E), TILE};
+  Moments moments[TILE];
   GroupGradients total = GroupGradients::in(unowned, C, E);
   for (int64_t packed = -1; tile < end; tile++) {
     const int64_t g = tile->group, rows = tile->count;
@@ -342,7 +338,7 @@ void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const T
     if (tile->begins_group) total = gradients[g];
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = tile->entry(f, r) * C;
-      moments[r] = normalize(f.x + here, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), T * W);
+      moments[r] = normalize(f.x + here, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), TILE * W);
       for (int64_t c = 0; c < C; c += W) std::memcpy(y.at(r, c), y_gradient + here + c, W * sizeof(float));
     }
     multiply(rows, E, C, x, w1t, h, p[1]);
@@ -362,7 +358,7 @@ void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const T
     add_rows(total.b1, rows, E, g_h);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = tile->entry(f, r) * C;
-      normalize_backward(g_x.at(r, 0), T * W, f.x + here, moments[r], C, f.scale + g * C, y_gradient + here,
+      normalize_backward(g_x.at(r, 0), TILE * W, f.x + here, moments[r], C, f.scale + g * C, y_gradient + here,
                          x_gradient + here, total.scale, total.shift);
     }
   }
@@ -515,22 +511,21 @@ void spread(const Attention& a, Panels pooled, int64_t columns, Panels rows, Fac
 
 // What a thread needs for one network.
 struct AttentionBuffers {
-  int64_t tile;
   Panels qkv, y, qkv_gradient, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
   std::vector<int32_t> counted;
   HeadBuffers head;
-  static int64_t reserve(const Attention& a) {
-    const int64_t T = a.most_vectors(), C = a.channels, tile = std::min<int64_t>(MAX_TILE, a.entries);
-    scratch.reserve((7 * a.entries + 7 * a.groups + 6 * C + 2 * tile) * C + 4 * a.most_values() + 2 * T * padded(T));
-    return tile;
+  static const Attention& reserve(const Attention& a) {
+    const int64_t T = a.most_vectors(), C = a.channels;
+    scratch.reserve((7 * a.entries + 7 * a.groups + 6 * C + 2 * TILE) * C + 4 * a.most_values() + 2 * T * padded(T));
+    return a;
   }
   static Panels take(int64_t rows, int64_t columns) { return {scratch.take(rows * columns), rows}; }
   explicit AttentionBuffers(const Attention& a)
-      : tile(reserve(a)), qkv(take(a.entries, 3 * a.channels)), y(take(a.entries, a.channels)),
+      : qkv(take(reserve(a).entries, 3 * a.channels)), y(take(a.entries, a.channels)),
         qkv_gradient(take(a.entries, 3 * a.channels)), pooled(take(a.groups, 3 * a.channels)),
         pooled_y(take(a.groups, a.channels)), pooled_gradient(take(a.groups, 3 * a.channels)),
-        w(take(a.channels, 3 * a.channels)), plain_w(take(3 * a.channels, a.channels)), x(take(tile, a.channels)),
-        x_gradient(take(tile, a.channels)), counted(a.groups),
+        w(take(a.channels, 3 * a.channels)), plain_w(take(3 * a.channels, a.channels)), x(take(TILE, a.channels)),
+        x_gradient(take(TILE, a.channels)), counted(a.groups),
         head(a.most_values(), a.most_vectors() * padded(a.most_vectors())) {
     for (int64_t g = 0; g < a.groups; g++) counted[g] = g;
     pack_transposed(a.weight, 3 * a.channels, a.channels, w);
@@ -553,11 +548,11 @@ struct NormOfEntry {
 void project(const Attention& a, const float* x, AttentionBuffers& b) {
   const int64_t C = a.channels;
   NormOfEntry norms(a);
-  for (int64_t first = 0; first < a.entries; first += b.tile) {
-    const int64_t rows = std::min(b.tile, a.entries - first);
+  for (int64_t first = 0; first < a.entries; first += TILE) {
+    const int64_t rows = std::min<int64_t>(TILE, a.entries - first);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t norm = norms.next();
-      normalize(x + (first + r) * C, C, a.scale + norm, a.shift + norm, b.x.at(r, 0), b.tile * W);
+      normalize(x + (first + r) * C, C, a.scale + norm, a.shift + norm, b.x.at(r, 0), TILE * W);
     }
     multiply(rows, 3 * C, C, b.x, b.w, b.qkv.from(first), a.bias);
   }
@@ -624,13 +619,13 @@ void attention_backward_network(const Attention& a, const float* x, const float*
     spread(a, b.pooled_gradient, 3 * C, b.qkv_gradient, mean);
   }
   NormOfEntry norms(a);
-  Moments moments[MAX_TILE];
-  int64_t norm[MAX_TILE];
-  for (int64_t first = 0; first < a.entries; first += b.tile) {
-    const int64_t rows = std::min(b.tile, a.entries - first);
+  Moments moments[TILE];
+  int64_t norm[TILE];
+  for (int64_t first = 0; first < a.entries; first += TILE) {
+    const int64_t rows = std::min<int64_t>(TILE, a.entries - first);
     for (int64_t r = 0; r < rows; r++) {
       norm[r] = norms.next();
-      moments[r] = normalize(x + (first + r) * C, C, a.scale + norm[r], a.shift + norm[r], b.x.at(r, 0), b.tile * W);
+      moments[r] = normalize(x + (first + r) * C, C, a.scale + norm[r], a.shift + norm[r], b.x.at(r, 0), TILE * W);
     }
     const Panels gradient = b.qkv_gradient.from(first);
     multiply_transposed(3 * C, C, rows, gradient, b.x, Target(total.weight, C), true);
@@ -638,7 +633,7 @@ void attention_backward_network(const Attention& a, const float* x, const float*
     multiply(rows, C, 3 * C, gradient, b.plain_w, b.x_gradient);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = (first + r) * C;
-      normalize_backward(b.x_gradient.at(r, 0), b.tile * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
+      normalize_backward(b.x_gradient.at(r, 0), TILE * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
                          x_gradient + here, total.scale + norm[r], total.shift + norm[r]);
     }
   }

@@ -53,7 +53,9 @@ def _call(name: str, *arguments: int | Sequence[int] | Sequence[Tensor] | Tensor
         raise MemoryError("Not enough memory for the scratch space of a block.")
 
 
-def _as_c(argument: int | Sequence[int] | Sequence[Tensor] | Tensor) -> "ctypes.c_int64 | ctypes.Array | ctypes.c_void_p":
+def _as_c(
+    argument: int | Sequence[int] | Sequence[Tensor] | Tensor,
+) -> "ctypes.c_int64 | ctypes.Array | ctypes.c_void_p":
     if isinstance(argument, int):
         return ctypes.c_int64(argument)
     if isinstance(argument, Tensor):
@@ -137,7 +139,8 @@ def residual_feed_forward(
         parameters: `W1, b1, W2, b2` of each group, one after the other.
         sizes: Entries of each group, in packed order.
     """
-    return _feed_forward(x.contiguous(), scale, shift, [p.contiguous() for p in parameters], sizes)
+    x, scale, shift, *parameters = (t.contiguous() for t in (x, scale, shift, *parameters))
+    return _feed_forward(x, scale, shift, parameters, sizes)
 
 
 # Attention.
@@ -156,7 +159,9 @@ def _attention(
     between_groups: bool,
 ) -> Tensor:
     y = torch.empty_like(x)
-    _call("attention", *_attention_arguments(x, scale, shift, weight, bias, vectors, sizes, num_heads, between_groups), y)
+    _call(
+        "attention", *_attention_arguments(x, scale, shift, weight, bias, vectors, sizes, num_heads, between_groups), y
+    )
     return y
 
 
@@ -273,4 +278,5 @@ def residual_attention(
         num_heads: Heads.
         between_groups: Whether to add the attention between the means of the groups.
     """
-    return _attention(x.contiguous(), scale, shift, weight, bias, vectors, sizes, num_heads, between_groups)
+    x, scale, shift, weight, bias = (t.contiguous() for t in (x, scale, shift, weight, bias))
+    return _attention(x, scale, shift, weight, bias, vectors, sizes, num_heads, between_groups)
