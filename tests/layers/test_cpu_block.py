@@ -120,6 +120,7 @@ def test_the_operators_keep_the_rules_of_custom_operators():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_compiled_graph_holds_them(calls):
     block, x = make(NetworkSpec.mlp([2, 3, 1]))
     expected = results(block, x)
