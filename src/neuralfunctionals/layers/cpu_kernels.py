@@ -4,6 +4,7 @@ They compute exactly what `FeedForward` and `WeightSpaceSelfAttention` write dow
 many buffers larger than the features, and on a CPU a large fresh buffer costs more than the arithmetic that fills
 it. Here few networks are taken at a time; little is kept for the backward pass, and the rest is computed or
 gathered again. As operators of their own they stay whole under `torch.compile`; they can be differentiated once.
+This is what runs where the compiled `cpu_block` does not: without a compiler, with dropout, in double precision.
 """
 
 from collections.abc import Iterator, Sequence
