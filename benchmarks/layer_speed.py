@@ -28,6 +28,7 @@ from neuralfunctionals.layers import Block, WeightSpaceSelfAttention
 SPECS = {"siren": NetworkSpec.mlp([2, 32, 32, 1]), "cnn": NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10])}
 MODES = ("eager", "compiled", "bf16", "bf16 compiled")
 NUM_HEADS = 4
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def our_module(name: str, channels: int) -> nn.Module:
@@ -118,7 +119,9 @@ def gemm_steps(name: str, channels: int, batch: int) -> dict[str, Callable[[], N
     return {"forward": forward, "forward+backward": forward_backward}
 
 
-def time_interleaved(functions: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+def time_interleaved(
+    functions: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Median milliseconds of each function, called in turn."""
     for function in functions.values():
         function()
@@ -126,9 +129,9 @@ def time_interleaved(functions: dict[str, Callable[[], None]], repeats: int) -> 
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
-            times[name].append(1e3 * (time.perf_counter() - start))
+            times[name].append(1e3 * (clock() - start))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -154,7 +157,15 @@ def _memory_kb(field: str) -> int:
     return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # pyright: ignore
 
 
-def compare(name: str, channels: int, batch: int, modes: list[str], repeats: int, threads: int) -> list[dict]:
+def compare(
+    name: str,
+    channels: int,
+    batch: int,
+    modes: list[str],
+    repeats: int,
+    threads: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[dict]:
     torch.manual_seed(0)
     modules, features = {}, {}
     for who, make, make_in in (("ours", our_module, make_input), ("nfn", nfn_module, nfn_input)):
@@ -171,7 +182,7 @@ def compare(name: str, channels: int, batch: int, modes: list[str], repeats: int
                 if ("compiled" in mode) == (how == "compiled"):
                     functions[who, mode, direction] = steps(module, features[who], bf16="bf16" in mode)[direction]
     labels = {" / ".join(key): function for key, function in functions.items()}
-    medians = dict(zip(functions, time_interleaved(labels, repeats).values(), strict=True))
+    medians = dict(zip(functions, time_interleaved(labels, repeats, clock).values(), strict=True))
     memory = {who: peak_memory_mb(who, name, channels, batch, threads) for who in ("ours", "nfn")}
     rows = []
     for mode in modes:
@@ -258,10 +269,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
     parser.add_argument("--growth", metavar="PNG", help="draw growth with width, depth and batch instead")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    machine = {"machine": platform.processor() or platform.machine(), "threads": arguments.threads}
+    machine = {
+        "machine": platform.processor() or platform.machine(),
+        "threads": arguments.threads,
+        "clock": arguments.clock,
+    }
     machine |= {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()}
     if arguments.growth:
         print(json.dumps({"benchmark": "layer_growth", **machine, **plot_growth(arguments.growth, arguments.repeats)}))
@@ -269,7 +285,8 @@ def main() -> None:
     rows = []
     for name in arguments.specs:
         for channels in arguments.channels:
-            rows += compare(name, channels, arguments.batch, arguments.modes, arguments.repeats, arguments.threads)
+            a = arguments
+            rows += compare(name, channels, a.batch, a.modes, a.repeats, a.threads, CLOCKS[a.clock])
     print_table(rows)
     print(json.dumps({"benchmark": "layer_speed", "batch": arguments.batch, **machine, "rows": rows}))
 

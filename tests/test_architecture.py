@@ -11,10 +11,11 @@ ROOT = Path(neuralfunctionals.__file__).parent
 EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing"}
 MAY_IMPORT = {
     "weight_space": set(),
-    "layers": {"weight_space"},
+    "native": set(),
+    "layers": {"weight_space", "native"},
     "models": {"weight_space", "layers", "inr"},
-    "inr": {"weight_space"},
-    "data": {"weight_space", "inr"},
+    "inr": {"weight_space", "native"},
+    "data": {"weight_space", "inr", "native"},
     "tasks": {"weight_space", "inr", "data"},
     "report": {"weight_space", "inr", "data"},
     "testing": {"weight_space"},

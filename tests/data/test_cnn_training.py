@@ -23,7 +23,7 @@ from neuralfunctionals.data.cnn_training import (
     num_batches,
     train_cnns,
 )
-from neuralfunctionals.inr.kernel import load_library
+from neuralfunctionals.native import load_library
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 ENGINES = [

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, native
 from neuralfunctionals.inr import RECIPES, FitRecipe, fit, fit_values, image_grid, initial_weights, kernel, psnr, render
 from neuralfunctionals.inr.fit import mean_squared_gradients
 
@@ -139,14 +139,14 @@ def test_the_engines_agree():
 
 
 def test_without_a_compiler_the_torch_engine_is_used(monkeypatch):
-    monkeypatch.setattr(kernel, "find_compiler", lambda: None)
-    kernel.load_library.cache_clear()
+    monkeypatch.setattr(native, "find_compiler", lambda: None)
+    native.load_library.cache_clear()
     try:
         assert fit(pictures(1), recipe=SHORT).engine == "torch"
         with pytest.raises(ValueError, match="needs the CPU, a C\\+\\+ compiler"):
             fit(pictures(1), recipe=SHORT, engine="native")
     finally:
-        kernel.load_library.cache_clear()
+        native.load_library.cache_clear()
 
 
 def test_any_dimension_and_depth():

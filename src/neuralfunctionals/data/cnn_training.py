@@ -27,7 +27,7 @@ from neuralfunctionals.data.cnn_settings import (
     cnn_spec,
     dropout_masks,
 )
-from neuralfunctionals.inr.kernel import load_library
+from neuralfunctionals.native import load_library
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, K checkpoints, M images, H rows, W columns, C colours, P positions.

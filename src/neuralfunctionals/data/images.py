@@ -14,7 +14,7 @@ from jaxtyping import Int, UInt8
 
 from neuralfunctionals.data.download import Source, download, missing_files
 from neuralfunctionals.data.shapes import NUM_PICTURES, draw_shapes, shape_labels
-from neuralfunctionals.inr.kernel import cache_directory
+from neuralfunctionals.native import cache_directory
 
 # Axes: B images, H rows, W columns, C colours.
 

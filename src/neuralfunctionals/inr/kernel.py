@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +10,12 @@ import torch
 from jaxtyping import Float, Float64, Int32
 from torch import Tensor
 
+from neuralfunctionals.native import load_library
 from neuralfunctionals.weight_space import NetworkSpec
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
-_SOURCE = Path(__file__).with_name("kernel.cpp")
-_FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-std=c++17")
 _MAX_LAYERS = 16
-
-
-def cache_directory() -> Path:
-    """Where the package keeps what it can make again: `NF_CACHE`, or `~/.cache/neuralfunctionals`."""
-    return Path(os.environ.get("NF_CACHE") or Path.home() / ".cache" / "neuralfunctionals")
-
-
-def find_compiler() -> str | None:
-    """The machine's C++ compiler: `CXX`, or the first of c++, g++ and clang++."""
-    wanted = os.environ.get("CXX")
-    return shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 
 def is_available(spec: NetworkSpec | None = None) -> bool:
@@ -130,47 +111,4 @@ def _address(tensor: Tensor) -> ctypes.c_void_p:
 
 
 def _library() -> ctypes.CDLL | None:
-    return load_library(_SOURCE)
-
-
-@functools.cache
-def load_library(source: Path) -> ctypes.CDLL | None:
-    """The functions of a C++ file, built on first use; nothing where there is no compiler or it fails."""
-    compiler = find_compiler()
-    if compiler is None:
-        return None
-    try:
-        return ctypes.CDLL(str(_build(compiler, source)))
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _build(compiler: str, source: Path) -> Path:
-    """Compiles for this very processor, once: the result's name tells source, compiler and processor apart."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    key = hashlib.sha256(
-        b"\0".join([source.read_bytes(), version, " ".join(_FLAGS).encode(), _processor()])
-    ).hexdigest()
-    directory = cache_directory() / "kernels"
-    built = directory / f"{source.stem}-{key[:16]}.so"
-    if built.exists():
-        return built
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        result = Path(scratch) / built.name
-        for native in (["-march=native"], ["-mcpu=native"], []):
-            command = [compiler, *_FLAGS, *native, "-o", str(result), str(source)]
-            if subprocess.run(command, capture_output=True, timeout=300).returncode == 0:
-                break
-        else:
-            raise OSError(f"{compiler} cannot build {source}.")
-        os.replace(result, built)
-    return built
-
-
-def _processor() -> bytes:
-    try:
-        lines = Path("/proc/cpuinfo").read_bytes().split(b"\n\n")[0].splitlines()
-        return b"\n".join(x for x in lines if x.split(b"\t")[0] in (b"model name", b"flags", b"Features", b"CPU part"))
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}".encode()
+    return load_library(Path(__file__).with_name("kernel.cpp"))

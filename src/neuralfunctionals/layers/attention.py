@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers.cpu_kernels import AxisPlan, axis_attention
+from neuralfunctionals.layers.cpu_kernels import AxisPlan, axis_attention, axis_vectors
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -84,6 +84,7 @@ class WeightSpaceSelfAttention(nn.Module):
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.plan = AxisPlan.of(self.skeleton, num_heads)
+        self.vectors = [v.int().contiguous() for v in axis_vectors(self.skeleton)]
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:

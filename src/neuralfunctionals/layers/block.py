@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from neuralfunctionals.layers import cpu_block
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
 from neuralfunctionals.layers.cpu_kernels import feed_forward
 from neuralfunctionals.layers.message_passing import MessagePassing
@@ -126,8 +127,45 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        normed = self.attention_norm(features)
-        features = features + self.attention(normed)
-        if self.message_passing is not None:
-            features = features + self.message_passing(normed)
-        return features + self.feed_forward(self.feed_forward_norm(features))
+        features.require_spec(self.spec, "Block")
+        return self._add_feed_forward(self._add_attention(features))
+
+    def _add_attention(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        norm, attention = self.attention_norm, self.attention
+        # The compiled operator knows one projection for all entries, and takes whole networks.
+        simple = attention.symmetry == "NP" and not self.spec.has_kernels and attention.global_term != "full"
+        simple = simple and self.message_passing is None
+        if not simple or not self._is_compiled(features, norm, attention):
+            normed = norm(features)
+            added = features + attention(normed)
+            return added if self.message_passing is None else added + self.message_passing(normed)
+        projection = attention.to_qkv.shared
+        return features.with_tensor(
+            cpu_block.residual_attention(
+                features.tensor,
+                norm.scale,
+                norm.shift,
+                projection.weight,
+                projection.bias,
+                attention.vectors,
+                [g.size for g in self.spec.groups],
+                attention.num_heads,
+                between_groups=attention.global_term == "reduced",
+            )
+        )
+
+    def _add_feed_forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        norm, feed_forward = self.feed_forward_norm, self.feed_forward
+        if not self._is_compiled(features, norm, feed_forward):
+            return features + feed_forward(norm(features))
+        parameters = list(feed_forward.mlps.parameters())
+        return features.with_tensor(
+            cpu_block.residual_feed_forward(features.tensor, norm.scale, norm.shift, parameters, feed_forward.sizes)
+        )
+
+    def _is_compiled(self, features: WeightSpaceFeatures, *modules: nn.Module) -> bool:
+        """Whether one compiled operator takes the place of a norm, what follows it and the residual connection."""
+        drops = self.training and self.feed_forward.dropout > 0
+        hooks = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
+        parameters = [p for m in modules for p in m.parameters()]
+        return not drops and not hooks and cpu_block.suits(features.tensor, parameters)

@@ -4,6 +4,7 @@ They compute exactly what `FeedForward` and `WeightSpaceSelfAttention` write dow
 many buffers larger than the features, and on a CPU a large fresh buffer costs more than the arithmetic that fills
 it. Here few networks are taken at a time; little is kept for the backward pass, and the rest is computed or
 gathered again. As operators of their own they stay whole under `torch.compile`; they can be differentiated once.
+This is what runs where the compiled `cpu_block` does not: without a compiler, with dropout, in double precision.
 """
 
 from collections.abc import Iterator, Sequence
@@ -173,12 +174,19 @@ class AxisPlan:
         """The plan for networks without kernels."""
         rows, qkv_rows, num_neurons = [], [], []
         heads = torch.arange(num_heads, device="cpu")[:, None, None]
-        for axis in range(spec.num_layers + 1):
-            vectors = torch.cat([_vectors_over(axis, g) for g in spec.groups if axis in g.axes])
+        for vectors in axis_vectors(spec):
             rows.append((vectors * num_heads + heads).flatten())
             qkv_rows += [((vectors * 3 + s) * num_heads + heads).flatten() for s in range(3)]
             num_neurons.append(vectors.shape[1])
         return cls(num_heads, num_neurons, rows, qkv_rows, _two_places(rows), _two_places(qkv_rows))
+
+
+def axis_vectors(spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
+    """For each layer of neurons the entries of the vectors that meet there."""
+    return [
+        torch.cat([_vectors_over(axis, g) for g in spec.groups if axis in g.axes])
+        for axis in range(spec.num_layers + 1)
+    ]
 
 
 def _vectors_over(axis: int, group: Group) -> Int[Tensor, "T n"]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neuralfunctionals.data import FitPlan, WeightDataset, fit_dataset, open_images
-from neuralfunctionals.inr.kernel import cache_directory
+from neuralfunctionals.native import cache_directory
 from neuralfunctionals.recipes.run import DataConfig
 
 

@@ -1,0 +1,745 @@
+// The two halves of a transformer block, x + MLP(norm(x)) and x + attention(norm(x)), with their gradients.
+//
+// A thread takes some entries (feed-forward) or one network (attention) at a time and goes through all steps before it
+// takes the next, so that what lies between the steps stays in its cache and is never written to memory. Nothing is
+// kept for the backward pass either: it computes the steps again from x. Sums over entries are taken in an order that
+// depends on the number of threads alone.
+//
+// Matrices between the steps are stored in panels of 16 columns: (r, c) at ((c / 16) * rows + r) * 16 + c % 16. All
+// products then walk through memory in order, whichever side is transposed. Matrices from outside are row-major.
+//
+// Built by cpu_block.py with the machine's own C++ compiler; GCC's vector types and OpenMP, no other dependency.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <vector>
+
+namespace {
+
+constexpr int LANES = 8;     // floats in a vector; the compiler splits it where registers are smaller
+constexpr int W = 16;        // columns of a panel: two vectors
+constexpr int ROWS = 6;      // rows of a register block: 6 x 2 sums, 2 columns and 1 row fill the 16 registers of AVX2
+constexpr int DEPTH = 256;   // terms of a sum taken at once: a panel of them stays in the first cache
+constexpr int TILE = 96;     // entries taken at once
+constexpr float EPSILON = 1e-5f;
+typedef float V __attribute__((vector_size(4 * LANES)));
+typedef int32_t I __attribute__((vector_size(4 * LANES)));
+
+inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
+inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
+inline V splat(float x) { return x - V{}; }
+inline int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
+inline V larger(V a, V b) { return a > b ? a : b; }
+inline V magnitude(V x) { return (V)((I)x & 0x7fffffff); }
+inline float sum(V v) {
+  typedef float Half __attribute__((vector_size(2 * LANES)));
+  Half a[2];
+  std::memcpy(a, &v, sizeof a);
+  a[0] += a[1];
+  return (a[0][0] + a[0][2]) + (a[0][1] + a[0][3]);
+}
+
+// e^x for x <= 0: x = n log 2 + r, then a polynomial of r, then the exponent. Below e^-87 the result stays there.
+inline V exponential(V x) {
+  x = larger(x, splat(-87.0f));
+  const V shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer, found in the last bits
+  const V n = shifted - 12582912.0f;
+  const V r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  V p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return (V)((I)p + ((I)shifted << 23));
+}
+
+// The normal distribution's cumulative Phi and density phi (Abramowitz and Stegun 7.1.26, error 7.5e-8).
+inline void normal(V x, V& cumulative, V& density) {
+    const V e = exponential(x * x * -0.5f);
+  const V t = 1.0f / (1.0f + magnitude(x) * 0.231641888f);
+  const V tail =
+      e * t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
+  cumulative = x > 0.0f ? 1.0f - tail : tail;
+  density = e * 0.398942280f;
+}
+
+// Memory that a thread keeps from call to call: fresh pages would cost more than the arithmetic on them.
+class Scratch {
+ public:
+  ~Scratch() { ::operator delete(memory_, std::align_val_t(64)); }
+  void reserve(int64_t floats) {
+    used_ = 0;
+    if (floats <= size_) return;
+    ::operator delete(memory_, std::align_val_t(64));
+    memory_ = nullptr, size_ = 0;
+    memory_ = static_cast<float*>(::operator new(floats * sizeof(float), std::align_val_t(64)));
+    size_ = floats;
+  }
+  float* take(int64_t floats) {
+    float* p = memory_ + used_;
+    used_ += padded(floats);
+    return p;
+  }
+
+ private:
+  float* memory_ = nullptr;
+  int64_t size_ = 0, used_ = 0;
+};
+thread_local Scratch scratch;
+
+struct Panels {
+  float* p;
+  int64_t rows;
+  float* at(int64_t r, int64_t c) const { return p + (c / W * rows + r) * W + c % W; }
+  Panels from(int64_t r) const { return {p + r * W, rows}; }
+};
+
+// Where a product goes: panels or rows.
+struct Target {
+  float* p;
+  int64_t row, panel;
+  Target(Panels m) : p(m.p), row(W), panel(m.rows * W) {}
+  Target(float* p, int64_t columns) : p(p), row(columns), panel(W) {}
+};
+
+// R rows and one panel of A B (or of A^T B: columns of A, at its stride 1), starting from a bias, from C or from zero.
+template <int R, bool TRANSPOSED>
+inline void multiply_block(const float* a, const float* b, int64_t depth, int64_t a_panel, float* c, int64_t c_row,
+                           const float* bias, bool add) {
+  V s[R][2];
+  for (int r = 0; r < R; r++)
+    for (int j = 0; j < 2; j++)
+      s[r][j] = add ? load(c + r * c_row + j * LANES) : bias ? load(bias + j * LANES) : V{};
+  if (TRANSPOSED) {
+    for (int64_t k = 0; k < depth; k++, a += W, b += W) {
+      const V b0 = load(b), b1 = load(b + LANES);
+      for (int r = 0; r < R; r++) s[r][0] += a[r] * b0, s[r][1] += a[r] * b1;
+    }
+  } else {
+    for (; depth > 0; depth -= W, a += a_panel) {
+      const int here = depth < W ? depth : W;
+      for (int k = 0; k < here; k++, b += W) {
+        const V b0 = load(b), b1 = load(b + LANES);
+        for (int r = 0; r < R; r++) s[r][0] += a[r * W + k] * b0, s[r][1] += a[r * W + k] * b1;
+      }
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int j = 0; j < 2; j++) store(c + r * c_row + j * LANES, s[r][j]);
+}
+
+template <bool TRANSPOSED>
+inline void multiply_rows(int64_t rows, const float* a, const float* b, int64_t depth, int64_t a_panel, float* c,
+                          int64_t c_row, const float* bias, bool add) {
+  switch (rows) {
+    case 6: return multiply_block<6, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+    case 5: return multiply_block<5, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+    case 4: return multiply_block<4, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+    case 3: return multiply_block<3, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+    case 2: return multiply_block<2, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+    case 1: return multiply_block<1, TRANSPOSED>(a, b, depth, a_panel, c, c_row, bias, add);
+  }
+}
+
+// C = A B + bias.
+void multiply(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, Target c, const float* bias = nullptr) {
+  for (int64_t k = 0; k < depth; k += DEPTH)
+    for (int64_t j = 0; j < columns; j += W)
+      for (int64_t i = 0; i < rows; i += ROWS)
+        multiply_rows<false>(std::min<int64_t>(ROWS, rows - i), a.at(i, k), b.at(k, j), std::min<int64_t>(DEPTH, depth - k),
+                             a.rows * W, c.p + i * c.row + j / W * c.panel, c.row, bias ? bias + j : nullptr, k > 0);
+}
+
+// C = A^T B, or C += A^T B.
+void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, Target c, bool add) {
+  for (int64_t i = 0, next; i < rows; i = next) {
+    // A block must lie in one panel of A: 16 = 6 + 5 + 5.
+    next = std::min({i + (i % W ? 5 : 6), (i / W + 1) * W, rows});
+    for (int64_t j = 0; j < columns; j += W)
+      multiply_rows<true>(next - i, a.at(0, i), b.at(0, j), depth, 0, c.p + i * c.row + j / W * c.panel, c.row, nullptr, add);
+  }
+}
+
+// R x S scalar products of rows of A and B.
+template <int R, int S>
+inline void dot_block(const float* a, int64_t a_panel, const float* b, int64_t b_panel, int64_t depth, Panels c, int64_t i,
+                      int64_t j) {
+  V s[R][S] = {};
+  for (; depth > 0; depth -= W, a += a_panel, b += b_panel)
+    for (int half = 0; half < W; half += LANES) {
+      V y[S];
+      for (int n = 0; n < S; n++) y[n] = load(b + n * W + half);
+      for (int m = 0; m < R; m++) {
+        const V x = load(a + m * W + half);
+        for (int n = 0; n < S; n++) s[m][n] += x * y[n];
+      }
+    }
+  for (int m = 0; m < R; m++)
+    for (int n = 0; n < S; n++) *c.at(i + m, j + n) = sum(s[m][n]);
+}
+
+// C = A B^T; depth counts whole panels, whose last columns must be zero.
+void multiply_by_transposed(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, Panels c) {
+  int64_t i = 0;
+  for (; i + 3 <= rows; i += 3) {
+    int64_t j = 0;
+    for (; j + 4 <= columns; j += 4) dot_block<3, 4>(a.at(i, 0), a.rows * W, b.at(j, 0), b.rows * W, depth, c, i, j);
+    for (; j < columns; j++) dot_block<3, 1>(a.at(i, 0), a.rows * W, b.at(j, 0), b.rows * W, depth, c, i, j);
+  }
+  for (; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++)
+      dot_block<1, 1>(a.at(i, 0), a.rows * W, b.at(j, 0), b.rows * W, depth, c, i, j);
+}
+
+void pack(const float* from, int64_t rows, int64_t columns, Panels to) {
+  for (int64_t c = 0; c < columns; c += W)
+    for (int64_t r = 0; r < rows; r++) std::memcpy(to.at(r, c), from + r * columns + c, W * sizeof(float));
+}
+
+void pack_transposed(const float* from, int64_t rows, int64_t columns, Panels to) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++) *to.at(c, r) = from[r * columns + c];
+}
+
+void add_to(float* total, const float* part, int64_t count) {
+  for (int64_t i = 0; i < count; i++) total[i] += part[i];
+}
+
+void add_rows(float* total, int64_t rows, int64_t columns, Panels m) {
+  for (int64_t c = 0; c < columns; c += LANES) {
+    V s = load(total + c);
+    for (int64_t r = 0; r < rows; r++) s += load(m.at(r, c));
+    store(total + c, s);
+  }
+}
+
+struct Moments { float mean, inverse_deviation; };
+
+// The normalised row, scaled and shifted, into panels.
+Moments normalize(const float* x, int64_t channels, const float* scale, const float* shift, float* to, int64_t panel) {
+  V s{}, squares{};
+  for (int64_t c = 0; c < channels; c += LANES) s += load(x + c);
+  const float mean = sum(s) / channels;
+  for (int64_t c = 0; c < channels; c += LANES) { const V d = load(x + c) - mean; squares += d * d; }
+  const float inverse = 1.0f / std::sqrt(sum(squares) / channels + EPSILON);
+  for (int64_t c = 0; c < channels; c += W, to += panel)
+    for (int h = 0; h < W; h += LANES)
+      store(to + h, (load(x + c + h) - mean) * inverse * load(scale + c + h) + load(shift + c + h));
+  return {mean, inverse};
+}
+
+// x_gradient = y_gradient + gradient of the norm; scale and shift gradients are added up.
+void normalize_backward(const float* g, int64_t panel, const float* x, Moments m, int64_t channels, const float* scale,
+                        const float* y_gradient, float* x_gradient, float* scale_gradient, float* shift_gradient) {
+  V s{}, products{};
+  const float* from = g;
+  for (int64_t c = 0; c < channels; c += W, from += panel)
+    for (int h = 0; h < W; h += LANES) {
+      const V value = load(from + h), hat = (load(x + c + h) - m.mean) * m.inverse_deviation;
+      store(scale_gradient + c + h, load(scale_gradient + c + h) + value * hat);
+      store(shift_gradient + c + h, load(shift_gradient + c + h) + value);
+      const V scaled = value * load(scale + c + h);
+      s += scaled, products += scaled * hat;
+    }
+  const float mean = sum(s) / channels, slope = sum(products) / channels;
+  for (int64_t c = 0; c < channels; c += W, g += panel)
+    for (int h = 0; h < W; h += LANES) {
+      const V hat = (load(x + c + h) - m.mean) * m.inverse_deviation;
+      const V own = (load(g + h) * load(scale + c + h) - mean - hat * slope) * m.inverse_deviation;
+      store(x_gradient + c + h, load(y_gradient + c + h) + own);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Feed-forward: groups of entries, each with W1 (E, C), b1 (E), W2 (C, E), b2 (C), and a scale and shift of the norm.
+
+struct FeedForward {
+  int64_t batch, entries, channels, hidden, groups;
+  const int64_t* sizes;
+  const float* x;
+  const float *scale, *shift;
+  const float* const* parameters;
+};
+
+// Some entries of one group, over all networks.
+struct Tile {
+  int64_t group, start, first, count, size;
+  bool begins_group;
+  int64_t entry(const FeedForward& f, int64_t r) const {
+    const int64_t n = first + r;
+    return n / size * f.entries + start + n % size;
+  }
+};
+
+std::vector<Tile> tiles_of(const FeedForward& f) {
+  std::vector<Tile> tiles;
+  for (int64_t g = 0, start = 0; g < f.groups; start += f.sizes[g++])
+    for (int64_t first = 0, all = f.batch * f.sizes[g]; first < all; first += TILE)
+      tiles.push_back({g, start, first, std::min<int64_t>(TILE, all - first), f.sizes[g], first == 0});
+  return tiles;
+}
+
+void feed_forward_tiles(const FeedForward& f, const Tile* tile, const Tile* end, float* y) {
+  const int64_t C = f.channels, E = f.hidden;
+  scratch.reserve(2 * E * C + TILE * (C + E));
+  Panels w1{scratch.take(E * C), C}, w2{scratch.take(E * C), E}, x{scratch.take(TILE * C), TILE}, h{scratch.take(TILE * E), TILE};
+  for (int64_t packed = -1; tile < end; tile++) {
+    const int64_t g = tile->group, rows = tile->count;
+    const float* const* p = f.parameters + 4 * g;
+    if (packed != g) pack_transposed(p[0], E, C, w1), pack_transposed(p[2], C, E, w2), packed = g;
+    for (int64_t r = 0; r < rows; r++)
+      normalize(f.x + tile->entry(f, r) * C, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), TILE * W);
+    multiply(rows, E, C, x, w1, h, p[1]);
+    for (int64_t c = 0; c < E; c += W)
+      for (float *v = h.at(0, c), *stop = v + rows * W; v < stop; v += LANES) {
+        V cumulative, density;
+        const V value = load(v);
+        normal(value, cumulative, density);
+        store(v, value * cumulative);
+      }
+    multiply(rows, C, E, h, w2, x, p[3]);
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t here = tile->entry(f, r) * C;
+      for (int64_t c = 0; c < C; c += LANES) store(y + here + c, load(f.x + here + c) + load(x.at(r, c)));
+    }
+  }
+}
+
+struct GroupGradients {
+  float *w1, *b1, *w2, *b2, *scale, *shift;
+  static int64_t count(int64_t C, int64_t E) { return 2 * C * E + E + 3 * C; }
+  static GroupGradients in(float* p, int64_t C, int64_t E) {
+    return {p, p + E * C, p + E * C + E, p + 2 * E * C + E, p + 2 * E * C + E + C, p + 2 * E * C + E + 2 * C};
+  }
+  void add(const GroupGradients& g, int64_t C, int64_t E) {
+    add_to(w1, g.w1, E * C), add_to(b1, g.b1, E), add_to(w2, g.w2, E * C), add_to(b2, g.b2, C);
+    add_to(scale, g.scale, C), add_to(shift, g.shift, C);
+  }
+};
+
+void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const Tile* end, const float* y_gradient,
+                                 float* x_gradient, const GroupGradients* gradients, float* unowned) {
+  const int64_t C = f.channels, E = f.hidden;
+  scratch.reserve(3 * E * C + TILE * (3 * C + 2 * E));
+  Panels w1t{scratch.take(E * C), C}, w1{scratch.take(E * C), E}, w2{scratch.take(E * C), C};
+  Panels x{scratch.take(TILE * C), TILE}, y{scratch.take(TILE * C), TILE}, g_x{scratch.take(TILE * C), TILE};
+  Panels h{scratch.take(TILE * E), TILE}, g_h{scratch.take(TILE * E), TILE};
+  Moments moments[TILE];
+  GroupGradients total = GroupGradients::in(unowned, C, E);
+  for (int64_t packed = -1; tile < end; tile++) {
+    const int64_t g = tile->group, rows = tile->count;
+    const float* const* p = f.parameters + 4 * g;
+    if (packed != g) pack_transposed(p[0], E, C, w1t), pack(p[0], E, C, w1), pack(p[2], C, E, w2), packed = g;
+    if (tile->begins_group) total = gradients[g];
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t here = tile->entry(f, r) * C;
+      moments[r] = normalize(f.x + here, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), TILE * W);
+      for (int64_t c = 0; c < C; c += W) std::memcpy(y.at(r, c), y_gradient + here + c, W * sizeof(float));
+    }
+    multiply(rows, E, C, x, w1t, h, p[1]);
+    multiply(rows, E, C, y, w2, g_h);
+    for (int64_t c = 0; c < E; c += W)
+      for (float *v = h.at(0, c), *g_v = g_h.at(0, c), *stop = v + rows * W; v < stop; v += LANES, g_v += LANES) {
+        V cumulative, density;
+        const V value = load(v);
+        normal(value, cumulative, density);
+        store(v, value * cumulative);
+        store(g_v, load(g_v) * (cumulative + value * density));
+      }
+    multiply_transposed(C, E, rows, y, h, Target(total.w2, E), true);
+    multiply_transposed(E, C, rows, g_h, x, Target(total.w1, C), true);
+    multiply(rows, C, E, g_h, w1, g_x);
+    add_rows(total.b2, rows, C, y);
+    add_rows(total.b1, rows, E, g_h);
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t here = tile->entry(f, r) * C;
+      normalize_backward(g_x.at(r, 0), TILE * W, f.x + here, moments[r], C, f.scale + g * C, y_gradient + here,
+                         x_gradient + here, total.scale, total.shift);
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Attention. Axes are layers of neurons; at each meet T vectors over its n neurons, given by their entries (T, n).
+
+struct Attention {
+  int64_t batch, entries, channels, heads, norms, groups, axes;
+  const int64_t *norm_sizes, *group_sizes;  // no groups: no attention between them
+  const int64_t *num_vectors, *num_neurons;
+  const int32_t* const* vectors;
+  const float* x;
+  const float *scale, *shift, *weight, *bias;
+
+  int64_t width() const { return channels / heads; }
+  int64_t most_vectors() const { return std::max(groups, *std::max_element(num_vectors, num_vectors + axes)); }
+  int64_t most_values() const {
+    int64_t most = padded(width()) * groups;
+    for (int64_t a = 0; a < axes; a++) most = std::max(most, num_vectors[a] * padded(num_neurons[a] * width()));
+    return most;
+  }
+};
+
+// One head of attention: T vectors of n pieces of c values each, the pieces found in columns of some rows.
+struct Head {
+  int64_t T, n, c;
+  const int32_t* entries;  // (T, n)
+  int64_t column;          // of the head's first value
+  int64_t depth() const { return padded(n * c); }
+  float factor() const { return 1.0f / std::sqrt(float(n * c)); }
+};
+
+template <typename Copy>
+inline void for_each_piece(const Head& h, Panels vectors, Panels rows, int64_t column, Copy copy) {
+  const int64_t c = h.c, piece = c % W == 0 ? W : W % c == 0 ? c : 1;
+  for (int64_t j = 0; j < c; j += piece)
+    for (int64_t t = 0; t < h.T; t++)
+      for (int64_t i = 0; i < h.n; i++)
+        copy(vectors.at(t, i * c + j), rows.at(h.entries[t * h.n + i], column + j), piece);
+}
+
+Panels gather(const Head& h, Panels rows, int64_t column, float* to) {
+  const Panels vectors{to, h.T};
+  const int64_t last = h.n * h.c / W * W;
+  if (last < h.n * h.c) std::memset(vectors.at(0, last), 0, h.T * W * sizeof(float));
+  for_each_piece(h, vectors, rows, column, [](float* a, const float* b, int64_t count) {
+    if (count == W) std::memcpy(a, b, W * sizeof(float));
+    else std::memcpy(a, b, count * sizeof(float));
+  });
+  return vectors;
+}
+
+void scatter(const Head& h, Panels vectors, Panels rows, int64_t column) {
+  for_each_piece(h, vectors, rows, column, [](const float* a, float* b, int64_t count) {
+    if (count % LANES == 0)
+      for (int64_t k = 0; k < count; k += LANES) store(b + k, load(b + k) + load(a + k));
+    else
+      for (int64_t k = 0; k < count; k++) b[k] += a[k];
+  });
+}
+
+void softmax(int64_t T, float factor, Panels s) {
+  for (int64_t r = 0; r < T; r++) {
+    for (int64_t c = T; c < padded(T); c++) *s.at(r, c) = -1e30f;
+    V top = splat(-1e30f), total{};
+    for (int64_t c = 0; c < padded(T); c += LANES) top = larger(top, load(s.at(r, c)));
+    float most = top[0];
+    for (int i = 1; i < LANES; i++) most = std::max(most, top[i]);
+    for (int64_t c = 0; c < padded(T); c += LANES) {
+      const V e = exponential((load(s.at(r, c)) - most) * factor);
+      store(s.at(r, c), e);
+      total += e;
+    }
+    for (int64_t c = T; c < padded(T); c++) *s.at(r, c) = 0;
+    const float inverse = 1.0f / sum(total);
+    for (int64_t c = 0; c < padded(T); c += LANES) store(s.at(r, c), load(s.at(r, c)) * inverse);
+  }
+}
+
+// Turns the gradient of the softmax p into that of the scores.
+void softmax_backward(int64_t T, float factor, Panels p, Panels g) {
+  for (int64_t r = 0; r < T; r++) {
+    for (int64_t c = T; c < padded(T); c++) *g.at(r, c) = 0;
+    V products{};
+    for (int64_t c = 0; c < padded(T); c += LANES) products += load(p.at(r, c)) * load(g.at(r, c));
+    const float mean = sum(products);
+    for (int64_t c = 0; c < padded(T); c += LANES)
+      store(g.at(r, c), load(p.at(r, c)) * (load(g.at(r, c)) - mean) * factor);
+  }
+}
+
+struct HeadBuffers {
+  float *q, *k, *v, *y, *p, *g;
+  HeadBuffers(int64_t values, int64_t scores)
+      : q(scratch.take(values)), k(scratch.take(values)), v(scratch.take(values)), y(scratch.take(values)),
+        p(scratch.take(scores)), g(scratch.take(scores)) {}
+};
+
+// Adds to the rows y.
+void attend(const Head& h, Panels qkv, int64_t channels, Panels y, const HeadBuffers& b) {
+  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
+  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), p{b.p, h.T}, out{b.y, h.T};
+  multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
+  softmax(h.T, h.factor(), p);
+  multiply(h.T, h.depth(), h.T, p, v, out);
+  scatter(h, out, y, h.column);
+}
+
+// Adds to the rows qkv_gradient.
+void attend_backward(const Head& h, Panels qkv, Panels y_gradient, int64_t channels, Panels qkv_gradient,
+                     const HeadBuffers& b) {
+  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
+  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), y = gather(h, y_gradient, h.column, b.y);
+  const Panels p{b.p, h.T}, g{b.g, h.T};
+  multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
+  softmax(h.T, h.factor(), p);
+  multiply_by_transposed(h.T, h.T, h.depth(), y, v, g);
+  softmax_backward(h.T, h.factor(), p, g);
+  // Results take the place of what is needed no more.
+  multiply_transposed(h.T, h.depth(), h.T, p, y, v, false);
+  scatter(h, v, qkv_gradient, 2 * channels + h.column);
+  multiply(h.T, h.depth(), h.T, g, k, y);
+  scatter(h, y, qkv_gradient, h.column);
+  multiply_transposed(h.T, h.depth(), h.T, g, q, k, false);
+  scatter(h, k, qkv_gradient, channels + h.column);
+}
+
+// Sums of the rows of each group, times a factor that may depend on the group.
+template <typename Factor>
+void pool(const Attention& a, Panels rows, int64_t columns, Panels pooled, Factor factor) {
+  for (int64_t c = 0; c < columns; c += LANES)
+    for (int64_t g = 0, r = 0; g < a.groups; g++) {
+      V s{};
+      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) s += load(rows.at(r, c));
+      store(pooled.at(g, c), s * factor(g));
+    }
+}
+
+// Adds its group's row, times a factor, to each row.
+template <typename Factor>
+void spread(const Attention& a, Panels pooled, int64_t columns, Panels rows, Factor factor) {
+  for (int64_t c = 0; c < columns; c += LANES)
+    for (int64_t g = 0, r = 0; g < a.groups; g++) {
+      const V value = load(pooled.at(g, c)) * factor(g);
+      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) store(rows.at(r, c), load(rows.at(r, c)) + value);
+    }
+}
+
+// What a thread needs for one network.
+struct AttentionBuffers {
+  Panels qkv, y, qkv_gradient, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
+  std::vector<int32_t> counted;
+  HeadBuffers head;
+  static const Attention& reserve(const Attention& a) {
+    const int64_t T = a.most_vectors(), C = a.channels;
+    scratch.reserve((7 * a.entries + 7 * a.groups + 6 * C + 2 * TILE) * C + 4 * a.most_values() + 2 * T * padded(T));
+    return a;
+  }
+  static Panels take(int64_t rows, int64_t columns) { return {scratch.take(rows * columns), rows}; }
+  explicit AttentionBuffers(const Attention& a)
+      : qkv(take(reserve(a).entries, 3 * a.channels)), y(take(a.entries, a.channels)),
+        qkv_gradient(take(a.entries, 3 * a.channels)), pooled(take(a.groups, 3 * a.channels)),
+        pooled_y(take(a.groups, a.channels)), pooled_gradient(take(a.groups, 3 * a.channels)),
+        w(take(a.channels, 3 * a.channels)), plain_w(take(3 * a.channels, a.channels)), x(take(TILE, a.channels)),
+        x_gradient(take(TILE, a.channels)), counted(a.groups),
+        head(a.most_values(), a.most_vectors() * padded(a.most_vectors())) {
+    for (int64_t g = 0; g < a.groups; g++) counted[g] = g;
+    pack_transposed(a.weight, 3 * a.channels, a.channels, w);
+    pack(a.weight, 3 * a.channels, a.channels, plain_w);
+  }
+};
+
+// The norm that belongs to each entry, one after the other.
+struct NormOfEntry {
+  const Attention& a;
+  int64_t norm = 0, left;
+  explicit NormOfEntry(const Attention& a) : a(a), left(a.norm_sizes[0]) {}
+  int64_t next() {
+    while (left == 0) left = a.norm_sizes[++norm];
+    left--;
+    return norm * a.channels;
+  }
+};
+
+void project(const Attention& a, const float* x, AttentionBuffers& b) {
+  const int64_t C = a.channels;
+  NormOfEntry norms(a);
+  for (int64_t first = 0; first < a.entries; first += TILE) {
+    const int64_t rows = std::min<int64_t>(TILE, a.entries - first);
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t norm = norms.next();
+      normalize(x + (first + r) * C, C, a.scale + norm, a.shift + norm, b.x.at(r, 0), TILE * W);
+    }
+    multiply(rows, 3 * C, C, b.x, b.w, b.qkv.from(first), a.bias);
+  }
+}
+
+template <typename Work>
+void for_each_head(const Attention& a, Work work) {
+  for (int64_t column = 0; column < a.channels; column += a.width())
+    for (int64_t axis = 0; axis < a.axes; axis++)
+      work(Head{a.num_vectors[axis], a.num_neurons[axis], a.width(), a.vectors[axis], column});
+}
+
+template <typename Work>
+void for_each_head_between_groups(const Attention& a, const AttentionBuffers& b, Work work) {
+  for (int64_t column = 0; column < a.channels; column += a.width())
+    work(Head{a.groups, 1, a.width(), b.counted.data(), column});
+}
+
+void clear(Panels m, int64_t columns) { std::memset(m.p, 0, m.rows * columns * sizeof(float)); }
+
+void attention_network(const Attention& a, const float* x, float* y, AttentionBuffers& b) {
+  const int64_t C = a.channels;
+  project(a, x, b);
+  clear(b.y, C);
+  for_each_head(a, [&](const Head& head) { attend(head, b.qkv, C, b.y, b.head); });
+  if (a.groups) {
+    pool(a, b.qkv, 3 * C, b.pooled, [&](int64_t g) { return 1.0f / a.group_sizes[g]; });
+    clear(b.pooled_y, C);
+    for_each_head_between_groups(a, b, [&](const Head& head) { attend(head, b.pooled, C, b.pooled_y, b.head); });
+    spread(a, b.pooled_y, C, b.y, [](int64_t) { return 1.0f; });
+  }
+  for (int64_t r = 0; r < a.entries; r++)
+    for (int64_t c = 0; c < C; c += LANES) store(y + r * C + c, load(x + r * C + c) + load(b.y.at(r, c)));
+}
+
+struct AttentionGradients {
+  float *weight, *bias, *scale, *shift;
+  static int64_t count(const Attention& a) { return 3 * a.channels * (a.channels + 1) + 2 * a.norms * a.channels; }
+  static AttentionGradients in(float* p, const Attention& a) {
+    float *bias = p + 3 * a.channels * a.channels, *scale = bias + 3 * a.channels;
+    return {p, bias, scale, scale + a.norms * a.channels};
+  }
+  void add(const AttentionGradients& g, const Attention& a) {
+    add_to(weight, g.weight, 3 * a.channels * a.channels), add_to(bias, g.bias, 3 * a.channels);
+    add_to(scale, g.scale, a.norms * a.channels), add_to(shift, g.shift, a.norms * a.channels);
+  }
+};
+
+void attention_backward_network(const Attention& a, const float* x, const float* y_gradient, float* x_gradient,
+                                const AttentionGradients& total, AttentionBuffers& b) {
+  const int64_t C = a.channels;
+  project(a, x, b);
+  pack(y_gradient, a.entries, C, b.y);
+  clear(b.qkv_gradient, 3 * C);
+  for_each_head(a, [&](const Head& head) { attend_backward(head, b.qkv, b.y, C, b.qkv_gradient, b.head); });
+  if (a.groups) {
+    const auto mean = [&](int64_t g) { return 1.0f / a.group_sizes[g]; };
+    pool(a, b.qkv, 3 * C, b.pooled, mean);
+    pool(a, b.y, C, b.pooled_y, [](int64_t) { return 1.0f; });
+    clear(b.pooled_gradient, 3 * C);
+    for_each_head_between_groups(a, b, [&](const Head& head) {
+      attend_backward(head, b.pooled, b.pooled_y, C, b.pooled_gradient, b.head);
+    });
+    spread(a, b.pooled_gradient, 3 * C, b.qkv_gradient, mean);
+  }
+  NormOfEntry norms(a);
+  Moments moments[TILE];
+  int64_t norm[TILE];
+  for (int64_t first = 0; first < a.entries; first += TILE) {
+    const int64_t rows = std::min<int64_t>(TILE, a.entries - first);
+    for (int64_t r = 0; r < rows; r++) {
+      norm[r] = norms.next();
+      moments[r] = normalize(x + (first + r) * C, C, a.scale + norm[r], a.shift + norm[r], b.x.at(r, 0), TILE * W);
+    }
+    const Panels gradient = b.qkv_gradient.from(first);
+    multiply_transposed(3 * C, C, rows, gradient, b.x, Target(total.weight, C), true);
+    add_rows(total.bias, rows, 3 * C, gradient);
+    multiply(rows, C, 3 * C, gradient, b.plain_w, b.x_gradient);
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t here = (first + r) * C;
+      normalize_backward(b.x_gradient.at(r, 0), TILE * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
+                         x_gradient + here, total.scale + norm[r], total.shift + norm[r]);
+    }
+  }
+}
+
+// Calls work(thread, first, last) on equal ranges; a thread that finds no memory says so.
+template <typename Work>
+int in_parallel(int64_t count, int64_t threads, Work work) {
+  int status = 0;
+#pragma omp parallel for schedule(static, 1) num_threads(threads) reduction(max : status)
+  for (int64_t t = 0; t < threads; t++) {
+    try {
+      work(t, count * t / threads, count * (t + 1) / threads);
+    } catch (const std::bad_alloc&) {
+      status = 1;
+    }
+  }
+  return status;
+}
+
+}  // namespace
+
+extern "C" {
+
+int feed_forward(int64_t batch, int64_t entries, int64_t channels, int64_t hidden, int64_t groups, const int64_t* sizes,
+                 const float* x, const float* scale, const float* shift, const float* const* parameters, int64_t threads,
+                 float* y) {
+  const FeedForward f{batch, entries, channels, hidden, groups, sizes, x, scale, shift, parameters};
+  try {
+    const std::vector<Tile> tiles = tiles_of(f);
+    return in_parallel(tiles.size(), threads, [&](int64_t, int64_t first, int64_t last) {
+      if (first < last) feed_forward_tiles(f, tiles.data() + first, tiles.data() + last, y);
+    });
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+// Gradients of the parameters must be zero. For each group: W1, b1, W2, b2, scale, shift.
+int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int64_t hidden, int64_t groups,
+                          const int64_t* sizes, const float* x, const float* scale, const float* shift,
+                          const float* const* parameters, int64_t threads, const float* y_gradient, float* x_gradient,
+                          const GroupGradients* gradients) {
+  const FeedForward f{batch, entries, channels, hidden, groups, sizes, x, scale, shift, parameters};
+  try {
+    const std::vector<Tile> tiles = tiles_of(f);
+    // The thread that begins a group writes to the group's gradients; those that go on with it, to memory of their own.
+    std::vector<std::vector<float>> unowned(threads);
+    const int status = in_parallel(tiles.size(), threads, [&](int64_t t, int64_t first, int64_t last) {
+      if (first == last) return;
+      if (!tiles[first].begins_group) unowned[t].resize(GroupGradients::count(channels, hidden));
+      feed_forward_backward_tiles(f, tiles.data() + first, tiles.data() + last, y_gradient, x_gradient, gradients,
+                                  unowned[t].data());
+    });
+    for (int64_t t = 0; t < threads; t++) {
+      if (unowned[t].empty()) continue;
+      GroupGradients total = gradients[tiles[tiles.size() * t / threads].group];
+      total.add(GroupGradients::in(unowned[t].data(), channels, hidden), channels, hidden);
+    }
+    return status;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+int attention(int64_t batch, int64_t entries, int64_t channels, int64_t heads, int64_t norms, const int64_t* norm_sizes,
+              int64_t groups, const int64_t* group_sizes, int64_t axes, const int64_t* num_vectors,
+              const int64_t* num_neurons, const int32_t* const* vectors, const float* x, const float* scale,
+              const float* shift, const float* weight, const float* bias, int64_t threads, float* y) {
+  const Attention a{batch, entries, channels, heads, norms, groups, axes, norm_sizes, group_sizes,
+                    num_vectors, num_neurons, vectors, x, scale, shift, weight, bias};
+  const int64_t size = entries * channels;
+  return in_parallel(batch, threads, [&](int64_t, int64_t first, int64_t last) {
+    if (first == last) return;
+    AttentionBuffers buffers(a);
+    for (int64_t n = first; n < last; n++) attention_network(a, x + n * size, y + n * size, buffers);
+  });
+}
+
+// Gradients of the parameters must be zero.
+int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t heads, int64_t norms,
+                       const int64_t* norm_sizes, int64_t groups, const int64_t* group_sizes, int64_t axes,
+                       const int64_t* num_vectors, const int64_t* num_neurons, const int32_t* const* vectors,
+                       const float* x, const float* scale, const float* shift, const float* weight, const float* bias,
+                       int64_t threads, const float* y_gradient, float* x_gradient, float* weight_gradient,
+                       float* bias_gradient, float* scale_gradient, float* shift_gradient) {
+  const Attention a{batch, entries, channels, heads, norms, groups, axes, norm_sizes, group_sizes,
+                    num_vectors, num_neurons, vectors, x, scale, shift, weight, bias};
+  const int64_t size = entries * channels;
+  try {
+    std::vector<std::vector<float>> own(threads);
+    const int status = in_parallel(batch, threads, [&](int64_t t, int64_t first, int64_t last) {
+      if (first == last) return;
+      AttentionBuffers buffers(a);
+      own[t].resize(AttentionGradients::count(a));
+      for (int64_t n = first; n < last; n++)
+        attention_backward_network(a, x + n * size, y_gradient + n * size, x_gradient + n * size,
+                                   AttentionGradients::in(own[t].data(), a), buffers);
+    });
+    AttentionGradients total{weight_gradient, bias_gradient, scale_gradient, shift_gradient};
+    for (std::vector<float>& part : own)
+      if (!part.empty()) total.add(AttentionGradients::in(part.data(), a), a);
+    return status;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+}
