@@ -8,7 +8,7 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing"}
+EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing", "native"}
 MAY_IMPORT = {
     "weight_space": set(),
     "native": set(),

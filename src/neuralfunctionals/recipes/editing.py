@@ -55,23 +55,30 @@ def _paper(recipe: str, model: str) -> Run:
     )
 
 
+_SMALL = {
+    "nft": (1e-2, 1000, 100),
+    "nft-hnp": (1e-2, 1000, 100),
+    "nfn-np": (3e-3, 3000, 250),
+    "nfn-hnp": (1e-2, 3000, 250),
+}
+"""Learning rate, steps and steps between validations. Linear layers are faster: the models train for about as long."""
+
+
 def _small(recipe: str, model: str) -> Run:
-    """At most three minutes on two cores: smaller models of one size, fewer steps and a rate that falls to zero."""
-    nft = {
-        "channels": 64,
-        "num_blocks": 2,
-        "hidden_channels": 128,
-        "num_heads": 4,
-        "dropout": 0.0,
-        "fourier_scale": 3.0,
-    }
+    """At most three minutes on two cores: smaller models of one size, fewer steps and a rate that falls to zero.
+
+    The rates, and that NFNs see standardized weights, were chosen by the validation error of MNIST dilate.
+    """
+    nft = _nft(channels=64, num_blocks=2, hidden_channels=128, num_heads=4, dropout=0.0)
+    rate, steps, val_every = _SMALL[model]
+    options = _options(model, nft, 39, 38)
     return replace(
         _paper(recipe, model),
         scale="small",
-        model=_options(model, nft, 39, 38),
+        model={**options, "standardize": True} if model.startswith("nfn") else options,
         data=DataConfig(images=_SAMPLES[full_images(recipe)]),
-        optimizer=OptimizerConfig("adam", lr=3e-3, warmup_steps=50, schedule="cosine", clip_norm=1.0),
-        training=TrainingConfig(steps=800, batch_size=16, val_every=100, log_every=10),
+        optimizer=OptimizerConfig("adam", lr=rate, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0),
+        training=TrainingConfig(steps=steps, batch_size=16, val_every=val_every, log_every=10),
     )
 
 
