@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuralfunctionals import data, inr, layers, models, testing
+    from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
     from neuralfunctionals.weight_space import (
         LayerSpec,
         NetworkSpec,
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 
 # Loaded when first used, so that commands can print their help without waiting for torch.
 _WEIGHT_SPACE = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "SineSymmetry", "WeightSpaceFeatures", "canonicalize")
-_PARTS = ("data", "inr", "layers", "models", "testing")
+_PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
     "LayerSpec",
     "NetworkSpec",
@@ -32,6 +32,9 @@ __all__ = [
     "inr",
     "layers",
     "models",
+    "recipes",
+    "report",
+    "tasks",
     "testing",
 ]
 
