@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from torch import nn
 
 from neuralfunctionals.recipes import editing
 from neuralfunctionals.recipes.run import SCALES, Run, Scale
+from neuralfunctionals.tasks import Task
 
 Name = TypeVar("Name", bound=str)
 
@@ -25,6 +28,9 @@ class Recipe:
     images: str
     """The full image set behind it."""
     make: Callable[[str, Scale, str], Run]
+    """The run of this recipe at a scale, for a model."""
+    make_task: Callable[[Run, nn.Module, Mapping[str, Any]], Task]
+    """Its task with a model, for data made in a known way."""
 
 
 _EDITING_COST: dict[Scale, str] = {
@@ -41,6 +47,7 @@ RECIPES: dict[str, Recipe] = {
         _EDITING_COST,
         editing.full_images(name),
         editing.edit_run,
+        editing.make_task,
     )
     for name, task in editing.TASKS.items()
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from neuralfunctionals.recipes.run import DataConfig, EditConfig, Run, Scale
-from neuralfunctionals.tasks import OptimizerConfig, TrainingConfig
+from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig
 
 TASKS: dict[str, EditConfig] = {
     "edit/mnist-erode": EditConfig("erode"),
@@ -31,6 +34,18 @@ def full_images(recipe: str) -> str:
 def edit_run(recipe: str, scale: Scale, model: str) -> Run:
     """The run of a recipe for a model."""
     return {"paper": _paper, "small": _small, "tiny": _tiny}[scale](recipe, model)
+
+
+def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
+    """The run's task with a model, for networks made in a known way."""
+    return EditTask(
+        model,
+        edit=run.task.edit,
+        omega=made.get("omega", 30.0),
+        convention=made.get("convention", "paper"),
+        optimizer=run.optimizer,
+        seed=run.seed,
+    )
 
 
 def _paper(recipe: str, model: str) -> Run:

@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +19,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from neuralfunctionals import __version__
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.layers import Standardize
+from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import Run
-from neuralfunctionals.tasks import EditTask, EvalBatches, Task, evaluate, train
+from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 
 _NUM_SAMPLES = 16
 _EVAL_LIMIT = 5000
@@ -34,7 +35,8 @@ class TrainedRun:
     """A finished run: its description, its task with the best model, and where its data are."""
 
     run: Run
-    task: EditTask
+    task: Any
+    """A `Task`, of the kind that the recipe trains."""
     data: Path
     directory: RunDirectory
 
@@ -74,7 +76,7 @@ def execute(
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
     model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
     _standardize(model, dataset.split("train"))
-    task = _make_task(run, model, dataset.provenance)
+    task = RECIPES[run.recipe].make_task(run, model, dataset.provenance)
     if is_first and not resume:
         if directory.is_run:
             shutil.rmtree(directory.path)
@@ -130,17 +132,6 @@ def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
             part.estimate(features)
 
 
-def _make_task(run: Run, model: torch.nn.Module, made: Mapping[str, Any]) -> EditTask:
-    return EditTask(
-        model,
-        edit=run.task.edit,
-        omega=made.get("omega", 30.0),
-        convention=made.get("convention", "paper"),
-        optimizer=run.optimizer,
-        seed=run.seed,
-    )
-
-
 def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
     return {
         "format": 1,
@@ -176,13 +167,14 @@ def _commit() -> str | None:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def _finish(run: Run, task: EditTask, dataset: WeightDataset, directory: RunDirectory) -> dict[str, Any]:
+def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirectory) -> dict[str, Any]:
     scratch = directory.model.with_name(".model")
     shutil.rmtree(scratch, ignore_errors=True)
     task.model.save_pretrained(scratch)  # pyright: ignore[reportCallIssue]
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
-    directory.write_samples(task.samples(dataset.split("test")[: min(_NUM_SAMPLES, len(dataset.split("test")))]))
+    shown = dataset.split("test")
+    directory.write_samples(task.samples(shown[: min(_NUM_SAMPLES, len(shown))]))
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
     validated = [row for row in curve if metric in row]
@@ -226,5 +218,5 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
     config = directory.read_config()
     run = Run.from_dict(config["run"])
     make: Any = FUNCTIONALS[run.model_name].make
-    task = _make_task(run, make.from_pretrained(directory.model), config["data"])
+    task = RECIPES[run.recipe].make_task(run, make.from_pretrained(directory.model), config["data"])
     return TrainedRun(run, task, Path(config["data"]["path"]), directory)

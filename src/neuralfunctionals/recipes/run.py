@@ -36,6 +36,10 @@ class EditConfig:
     """What the edited networks shall show."""
 
 
+TASK_CONFIGS: dict[str, type[EditConfig]] = {"edit": EditConfig}
+"""The tasks by the first word of their recipes."""
+
+
 @dataclass(frozen=True)
 class Run:
     """Everything that decides what a run computes."""
@@ -64,8 +68,9 @@ class Run:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Run:
         """The inverse of `to_dict`."""
-        parts = {"task": EditConfig, "data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
         known = {f.name for f in fields(cls)}
         if not known >= values.keys():
             raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
+        parts = {"data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
+        parts["task"] = TASK_CONFIGS[values["recipe"].partition("/")[0]]
         return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})

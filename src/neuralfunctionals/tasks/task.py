@@ -103,6 +103,10 @@ class Task(LightningModule):
         """The metrics of many networks: means, unless a task needs more."""
         return {name: values.double().mean().item() for name, values in scores.items()}
 
+    def samples(self, items: WeightItems) -> dict[str, Tensor]:
+        """Arrays worth a picture, such as what networks show before and after; none unless a task has some."""
+        return {}
+
     def require_spec(self, spec: NetworkSpec, where: object) -> None:
         """Raises if the model does not read networks of this spec."""
         own = getattr(self.model, "spec", spec)
