@@ -11,6 +11,7 @@ import torch
 
 from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.models import NFT
+from neuralfunctionals.recipes import build_model
 from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig, TrainingDivergedError, train
 
 TINY = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2, "dropout": 0.1}
@@ -132,6 +133,20 @@ def test_refuses_data_it_cannot_train_on(sirens, tmp_path):
     other = NFT(type(sirens.spec).mlp([2, 16, 1]), **TINY)
     with pytest.raises(ValueError, match=r"built for networks .* but .* holds"):
         train(EditTask(other, edit="dilate"), sirens, tmp_path, TrainingConfig(**CONFIG), progress=False)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_as_plain_ones(sirens, tmp_path):
+    curves = []
+    for compiled in (False, True):
+        model = build_model("nft", sirens.spec, {**TINY, "dropout": 0.0}, seed=0, compiled=compiled)
+        task = EditTask(model, edit="dilate")
+        train(
+            task, sirens, tmp_path / str(compiled), TrainingConfig(steps=4, batch_size=8, log_every=1), progress=False
+        )
+        curves.append([row["loss"] for row in curve(tmp_path / str(compiled)) if "loss" in row])
+        assert all("_orig_mod" not in name for name in task.state_dict())
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), atol=1e-4, rtol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

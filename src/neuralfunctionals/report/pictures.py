@@ -16,7 +16,7 @@ _COLOURS = {"nft": "#c1440e", "nft-hnp": "#e39b6d", "nfn-np": "#2a6f97", "nfn-hn
 _INK = "#333333"
 
 
-def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 6) -> None:
+def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 5) -> None:
     """Original, target and what each model's edit shows, for every recipe (the paper's Figure 4).
 
     Args:
@@ -28,17 +28,22 @@ def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_
 
     recipes = group(runs, by="recipe")
     height = max(2 + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
-    figure = Figure(figsize=(2.2 + 0.72 * num_samples * len(recipes), 0.5 + 0.74 * height), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(recipes), squeeze=False)[0])
-    for panel, (recipe, of_recipe) in zip(panels, recipes.items(), strict=True):
+    columns = min(3, len(recipes))
+    rows_of_panels = -(-len(recipes) // columns)
+    size = (columns * (0.9 + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
+    for panel in panels[len(recipes) :]:
+        panel.set_visible(False)
+    for panel, (recipe, of_recipe) in zip(panels, recipes.items(), strict=False):
         models = group(of_recipe, by="model")
         samples = {model: same[0].directory.read_samples() for model, same in models.items()}
         first = next(iter(samples.values()))
         rows = {"original": first["original"], "target": first["target"]}
         rows |= {model: of_model["edited"] for model, of_model in samples.items()}
         panel.imshow(_tile([row[:num_samples] for row in rows.values()]), cmap="gray", vmin=0, vmax=1)
-        size = first["target"].shape[1] + 1
-        panel.set_yticks([size * (i + 0.5) for i in range(len(rows))], list(rows))
+        side = first["target"].shape[1] + 1
+        panel.set_yticks([side * (i + 0.5) for i in range(len(rows))], list(rows))
         panel.set_xticks([])
         panel.tick_params(length=0, labelcolor=_INK)
         panel.spines[:].set_visible(False)
@@ -88,7 +93,7 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
     untouched = runs[0].result["val"].get(f"{metric}_no_edit")
     if untouched is not None:
         panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")
-    panel.set_yscale("log")
     panel.set_xlim(left=0)
+    panel.set_ylim(bottom=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)

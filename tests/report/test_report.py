@@ -1,0 +1,56 @@
+"""Tables and pictures from run directories."""
+
+import pytest
+import torch
+
+from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.report import draw_curves, draw_edits, edit_table
+from neuralfunctionals.report.finished import read_runs
+
+
+def write_run(path, recipe, model, seed, mse, *, finished=True):
+    """The files that reports read, as training leaves them."""
+    directory = RunDirectory(path)
+    directory.write_config({"format": 1})
+    directory.write_curve([{"step": s, "seconds": s / 2, "val/mse": mse * 20 / s} for s in (10, 20)])
+    generator = torch.Generator().manual_seed(seed)
+    pictures = {name: torch.rand(6, 28, 28, 1, generator=generator) for name in ("original", "target", "edited")}
+    directory.write_samples(pictures)
+    if finished:
+        split = {"mse": mse, "mse_no_edit": 0.5}
+        result = {"recipe": recipe, "model": model, "seed": seed, "parameters": 1234, "training_seconds": 10.0}
+        directory.write_result({**result, "train": split, "val": split, "test": split})
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path):
+    chosen = [("nft", 0, 0.1), ("nft", 1, 0.2), ("nft", 2, 0.3), ("nfn-np", 0, 0.4)]
+    paths = [write_run(tmp_path / f"d{i}", "edit/mnist-dilate", *one) for i, one in enumerate(chosen)]
+    return read_runs([*paths, write_run(tmp_path / "e", "edit/mnist-erode", "nft", 0, 0.05)])
+
+
+def test_the_table_has_means_standard_errors_and_the_papers_numbers(runs):
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in edit_table(runs).splitlines()]
+    assert lines[2][:2] == ["edit/mnist-dilate", "no edit"]
+    assert lines[2][4:6] == ["0.5000", "0.5000"]
+    spread = "0.2000 ± 0.0577"
+    assert lines[3] == ["edit/mnist-dilate", "nft", "1,234", "3", spread, spread, "0.0473", "0.0510", "10"]
+    assert lines[4][1:6] == ["nfn-np", "1,234", "1", "0.4000", "0.4000"]
+    assert lines[6][:2] == ["edit/mnist-erode", "nft"]
+
+
+def test_pictures_are_drawn_for_every_recipe(runs, tmp_path):
+    for draw, name in ((draw_edits, "edits.png"), (draw_curves, "curves.png")):
+        draw(runs[:1], tmp_path / name)
+        one = (tmp_path / name).stat().st_size
+        draw(runs, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1.3 * one > 0
+
+
+def test_refuses_runs_that_have_not_ended(tmp_path):
+    write_run(tmp_path / "begun", "edit/mnist-dilate", "nft", 0, 0.1, finished=False)
+    with pytest.raises(ValueError, match="has not ended yet. Continue it with nf train"):
+        read_runs([tmp_path / "begun"])
+    with pytest.raises(ValueError, match="Expected at least one finished run"):
+        read_runs([])
