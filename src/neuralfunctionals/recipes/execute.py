@@ -25,7 +25,6 @@ from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import Run
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 
-_NUM_SAMPLES = 16
 _EVAL_LIMIT = 5000
 """Training networks on which the final model is measured, at most."""
 
@@ -174,7 +173,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
     shown = dataset.split("test")
-    directory.write_samples(task.samples(shown[: min(_NUM_SAMPLES, len(shown))]))
+    directory.write_samples(task.samples(shown[: min(task.num_samples, len(shown))]))
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
     validated = [row for row in curve if metric in row]
