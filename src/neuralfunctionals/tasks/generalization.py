@@ -133,6 +133,7 @@ def accuracy_metrics(predicted: Float[Tensor, "B"], true: Float[Tensor, "B"]) ->
     predicted, true = predicted.double(), true.double()
     spread = (true - true.mean()).square().sum()
     differ = bool((predicted != predicted[0]).any()) and spread > 0
-    tau: Any = kendalltau(predicted.numpy(), true.numpy()).statistic if differ else 0.0
+    order: Any = kendalltau(predicted.numpy(), true.numpy()) if differ else None
+    tau = 0.0 if order is None else float(order.statistic)
     r2 = 1 - (predicted - true).square().sum() / spread if spread > 0 else torch.zeros(())
-    return {"kendall_tau": float(tau), "r2": r2.item(), "l1": (predicted - true).abs().mean().item()}
+    return {"kendall_tau": tau, "r2": r2.item(), "l1": (predicted - true).abs().mean().item()}
