@@ -76,6 +76,7 @@ def execute(
     model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
     _standardize(model, dataset.split("train"))
     task = RECIPES[run.recipe].make_task(run, model, dataset.provenance)
+    task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
         if directory.is_run:
             shutil.rmtree(directory.path)
