@@ -102,9 +102,10 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
         accuracies = zoo.column("test_accuracy").numpy()
         chance = 1 / zoo.spec.widths[-1]
         panel.hist(accuracies, bins=40, color=_COLOURS["nfn-np"])
-        for value, words in ((chance, f"chance {chance:.2f}"), (accuracies.max(), f"best {accuracies.max():.2f}")):
+        for value, words, side in ((chance, "chance", "left"), (accuracies.max(), "best", "right")):
             panel.axvline(value, color=_INK, lw=0.8, ls=":")
-            panel.annotate(words, (value, 1), (2, 2), ("data", "axes fraction"), "offset points", fontsize=8)
+            text = f"{words} {value:.2f}"
+            panel.annotate(text, (value, 1), (0, 2), ("data", "axes fraction"), "offset points", fontsize=8, ha=side)
         panel.set_title(f"{title}: {len(zoo)} networks", loc="left", fontsize=10, color=_INK, pad=16)
         panel.set_xlabel("test accuracy")
         panel.spines[["top", "right"]].set_visible(False)
