@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 
@@ -21,10 +22,10 @@ def _bar(*columns: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def items_bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """For items of a store: with items a second, a word on their quality and the time left.
+def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Sequence[float]], None]]:
+    """For networks of a store: with networks a second, the mean of their quality and the time left.
 
-    Called with the number of items in all, those finished since the last call, and that word.
+    Called with the number of networks in all, those finished since the last call, and the qualities of some of them.
     """
     import time
 
@@ -33,30 +34,26 @@ def items_bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     texts = (TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[quality]}"))
     with _bar(TextColumn(what), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()) as bar:
         started, done = time.perf_counter(), 0
+        known: list[float] = []
 
-        def advance(total: int, count: int, quality: str) -> None:
+        def report(total: int, count: int, qualities: Sequence[float]) -> None:
             nonlocal done
             if not bar.tasks:
                 bar.add_task(what, total=total, rate="", quality="")
                 bar.start()
             done += count
-            rate = done / max(time.perf_counter() - started, 1e-9)
-            bar.update(bar.task_ids[0], total=total, advance=count, rate=f"{rate:.3g} items/s", quality=quality)
-
-        yield advance
-
-
-@contextmanager
-def fitting_bar() -> Iterator[Callable[[int, int, Sequence[float]], None]]:
-    """For fits, with their mean PSNR: called with the PSNR of those that have ended, otherwise as `items_bar`."""
-    with items_bar("fitting") as advance:
-        qualities: list[float] = []
-
-        def report(total: int, count: int, psnr_db: Sequence[float]) -> None:
-            qualities.extend(psnr_db)
-            advance(total, count, f"{sum(qualities) / len(qualities):.1f} dB" if qualities else "")
+            known.extend(qualities)
+            rate = f"{done / max(time.perf_counter() - started, 1e-9):.3g} items/s"
+            mean = quality.format(sum(known) / len(known)) if known else ""
+            bar.update(bar.task_ids[0], total=total, advance=count, rate=rate, quality=mean)
 
         yield report
+
+
+fitting_bar = partial(_networks_bar, "fitting", "{:.1f} dB")
+"""For fits, with their PSNR."""
+zoo_bar = partial(_networks_bar, "training", "{:.1%} right")
+"""For CNNs, with their test accuracies."""
 
 
 @contextmanager

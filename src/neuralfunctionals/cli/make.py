@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from neuralfunctionals.cli.bars import download_bar, fitting_bar, items_bar
+from neuralfunctionals.cli.bars import download_bar, fitting_bar, zoo_bar
 from neuralfunctionals.cli.command import Command
 from neuralfunctionals.cli.data import quantiles
 
@@ -165,11 +165,11 @@ def _zoo(arguments: Any) -> dict[str, Any]:
     started = time.perf_counter()
     trained: list[float] = []
     total = _count_items(plan, share)
-    with items_bar("training") as advance:
+    with zoo_bar() as advance:
 
         def report(count: int, accuracies: Sequence[float]) -> None:
             trained.extend(accuracies)
-            advance(total, count, f"{100 * sum(trained) / len(trained):.1f}% right" if trained else "")
+            advance(total, count, accuracies)
 
         make_zoo(
             plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report

@@ -1,4 +1,4 @@
-"""`nf recipes`, `train`, `evaluate`, `edit`, `reproduce`: train models of the paper and use them."""
+"""`nf recipes`, `train`, `evaluate`, `edit`, `predict`, `reproduce`: train models of the paper and use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from neuralfunctionals.cli.bars import fitting_bar, plain_bar
+from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
 from neuralfunctionals.cli.command import Command, Run
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -35,6 +35,11 @@ def _recipes(arguments: Any) -> dict[str, Any]:
         }
         for name, recipe in RECIPES.items()
     }
+
+
+def _making_bar(recipe: str) -> Any:
+    """For the networks that a recipe learns from."""
+    return zoo_bar() if recipe.startswith("generalization/") else fitting_bar()
 
 
 # nf train
@@ -93,7 +98,7 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
         parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
     parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
     functional = FUNCTIONALS[run.model_name]
-    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed}
+    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed} - run.model.keys()
     parser.add_class_arguments(functional.make, "model", skip=chosen_already, instantiate=False)
     parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
     return vars(parser.get_defaults().model)
@@ -124,7 +129,7 @@ def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = No
     changed = {name: value for name, value in vars(arguments.model).items() if value != (usual or {})[name]}
     run = replace(run, **parts, model={**run.model, **changed}, seed=arguments.seed)
     out = arguments.out or os.path.join("runs", run.name)
-    with fitting_bar() as fitting:
+    with _making_bar(run.recipe) as fitting:
         result = execute(run, out, data=data, resume=arguments.resume, force=arguments.force, fitting=fitting)
     return {**result, "out": out}
 
@@ -148,6 +153,15 @@ def _evaluate(arguments: Any) -> dict[str, Any]:
     return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
 
 
+def _require_kind(opened: Any, kind: str) -> Any:
+    """The run itself, if it is of such a recipe."""
+    if not opened.run.recipe.startswith(f"{kind}/"):
+        raise ValueError(
+            f"Expected a run of a recipe {kind}/..., but {opened.directory.path} is one of {opened.run.recipe}."
+        )
+    return opened
+
+
 # nf edit
 
 
@@ -163,7 +177,7 @@ def _edit(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data.network_files import read_networks, write_networks
     from neuralfunctionals.recipes import open_run
 
-    opened = open_run(arguments.run)
+    opened = _require_kind(open_run(arguments.run), "edit")
     if os.path.exists(arguments.out) and not arguments.force:
         raise ValueError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
     networks = read_networks(arguments.weights)
@@ -171,30 +185,55 @@ def _edit(arguments: Any) -> dict[str, Any]:
     return {"networks": len(networks), "edit": opened.run.task.edit, "out": os.fspath(arguments.out)}
 
 
+# nf predict
+
+
+def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the directory of a finished run of a generalization/ recipe")
+    add("--weights", required=True, metavar="FILE", help="a state_dict (.pth, .pt, .safetensors) or many (.npz)")
+
+
+def _predict(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data.network_files import read_networks
+    from neuralfunctionals.recipes import open_run
+
+    opened = _require_kind(open_run(arguments.run), "generalization")
+    accuracies = opened.task.predict(read_networks(arguments.weights)).tolist()
+    return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
+
+
 # nf reproduce
 
 
 def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("table", help="table2 (with table4 and figure4: editing INRs)")
+    add("table", help="table2 (with table4 and figure4: editing INRs) or table3 (accuracies of CNNs)")
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
     add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
     add("--full-images", action="store_true", help="the full image sets also at small scales; see NF_DATA_ROOT")
     add("--limit", type=int, metavar="N", help="N images of each set")
+    add("--data", action="append", metavar="RECIPE=DIR", help="a store of networks for a recipe; may be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="runs at the same time, sharing the cores (1)")
 
 
 def _reproduce(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.recipes import reproduce
+    from neuralfunctionals.recipes import TABLES, reproduce
 
+    stores = [str(store).partition("=") for store in arguments.data or ()]
+    for recipe, _, path in stores:
+        if not path:
+            raise ValueError(f"Expected --data RECIPE=DIR, such as edit/mnist-dilate=sirens, but got '{recipe}'.")
+    recipe = TABLES[arguments.table].runs[0][0] if arguments.table in TABLES else ""
     out = arguments.out or os.path.join("runs", f"{arguments.table}-{arguments.scale}")
-    with fitting_bar() as fitting, plain_bar("runs") as progress:
+    with _making_bar(recipe) as fitting, plain_bar("runs") as progress:
         return reproduce(
             arguments.table,
             out,
             scale=arguments.scale,
             full_images=arguments.full_images,
             limit=arguments.limit,
+            stores={recipe: path for recipe, _, path in stores},
             jobs=arguments.jobs,
             fitting=fitting,
             progress=progress,
@@ -218,8 +257,9 @@ def _show_recipes(result: dict[str, Any]) -> None:
         table.add_row(name, recipe["summary"], recipe["reproduces"], ", ".join(recipe["models"]))
     console = Console()
     console.print(table)
-    for scale, cost in next(iter(result.values()))["cost"].items():
-        console.print(f"  --scale {scale}: {cost}", highlight=False)
+    for family, costs in {name.partition("/")[0]: recipe["cost"] for name, recipe in result.items()}.items():
+        for scale, cost in costs.items():
+            console.print(f"  {family} --scale {scale}: {cost}", highlight=False)
 
 
 COMMANDS = {
@@ -255,5 +295,11 @@ COMMANDS = {
         "nf edit /tmp/run --weights siren.pth --out dilated.pth",
         _add_edit_arguments,
         _edit,
+    ),
+    "predict": Command(
+        "Predict the test accuracies of networks from a file.",
+        "nf predict /tmp/run --weights cnn.pth",
+        _add_predict_arguments,
+        _predict,
     ),
 }

@@ -16,6 +16,7 @@ from neuralfunctionals.layers import (
     NPPool,
     OutputScale,
     Pointwise,
+    Standardize,
     WeightSpaceCrossAttention,
 )
 from neuralfunctionals.models.heads import mlp_head
@@ -44,6 +45,8 @@ class NFT(nn.Module, Pretrained):
         hidden_channels: Width inside the blocks' MLPs.
         num_heads: Attention heads.
         dropout: Dropout on attention matrices and in MLPs.
+        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 before the Fourier
+            features; the numbers come from `nf.layers.Standardize.estimate`.
         fourier_scale: Standard deviation of the Fourier frequencies.
         symmetry: Symmetry of the attention, `"NP"` (the paper's) or `"HNP"`.
         io_encoding: Whether learned encodings tell input and output neurons apart.
@@ -75,6 +78,7 @@ class NFT(nn.Module, Pretrained):
         hidden_channels: int = 512,
         num_heads: int = 8,
         dropout: float = 0.0,
+        standardize: bool = False,
         fourier_scale: float = 3.0,
         symmetry: Symmetry = "NP",
         io_encoding: bool = True,
@@ -94,6 +98,7 @@ class NFT(nn.Module, Pretrained):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.symmetry: Symmetry = "HNP" if io_encoding or pooling == "HNP" else symmetry
         self.encode = nn.Sequential(
+            *([Standardize(spec, in_channels)] if standardize else []),
             FourierFeatures(spec, in_channels, channels // 2, scale=fourier_scale),
             LayerEncoding(spec, channels),
             *([InputOutputEncoding(spec, channels)] if io_encoding else []),

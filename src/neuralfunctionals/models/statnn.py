@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers import StatFeatures
+from neuralfunctionals.layers import Standardize, StatFeatures
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -20,6 +20,8 @@ class StatNN(nn.Module, Pretrained):
         spec: The input networks.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Length of the output vector.
+        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 over a dataset first;
+            the numbers come from `nf.layers.Standardize.estimate`.
         head_channels: Hidden widths of the MLP.
         dropout: Dropout of the MLP.
     """
@@ -32,14 +34,18 @@ class StatNN(nn.Module, Pretrained):
         *,
         in_channels: int = 1,
         out_channels: int = 1,
+        standardize: bool = False,
         head_channels: Sequence[int] = (1000, 1000),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.standardize = Standardize(spec, in_channels) if standardize else None
         self.statistics = StatFeatures(spec, in_channels)
         self.head = mlp_head(self.statistics.out_channels, head_channels, out_channels, dropout)
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B K"]:
+        if self.standardize is not None:
+            features = self.standardize(features)
         return self.head(self.statistics(features))

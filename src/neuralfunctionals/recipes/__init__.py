@@ -4,7 +4,7 @@ from neuralfunctionals.recipes.catalog import RECIPES, Recipe, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
-from neuralfunctionals.recipes.run import SCALES, DataConfig, EditConfig, Run
+from neuralfunctionals.recipes.run import SCALES, DataConfig, EditConfig, GeneralizationConfig, Run, ZooConfig
 from neuralfunctionals.recipes.tables import TABLES, reproduce
 
 __all__ = [
@@ -14,9 +14,11 @@ __all__ = [
     "TABLES",
     "DataConfig",
     "EditConfig",
+    "GeneralizationConfig",
     "Recipe",
     "Run",
     "TrainedRun",
+    "ZooConfig",
     "build_model",
     "dataset_for",
     "execute",

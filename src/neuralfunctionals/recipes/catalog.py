@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from neuralfunctionals.recipes import editing
+from neuralfunctionals.recipes import editing, generalization
 from neuralfunctionals.recipes.run import SCALES, Run, Scale
 from neuralfunctionals.tasks import Task
 
@@ -52,6 +52,19 @@ RECIPES: dict[str, Recipe] = {
     for name, task in editing.TASKS.items()
 }
 """Recipes by name."""
+
+RECIPES |= {
+    name: Recipe(
+        f"predict the test accuracy of CNNs on {full} in grey",
+        "Table 3",
+        generalization.MODELS,
+        generalization.COST,
+        full,
+        generalization.generalization_run,
+        generalization.make_task,
+    )
+    for name, full in generalization.IMAGES.items()
+}
 
 
 def find_run(recipe: str, *, scale: str = "small", model: str | None = None) -> Run:

@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from neuralfunctionals.data import FitPlan, WeightDataset, fit_dataset, open_images
+from neuralfunctionals.data import FitPlan, WeightDataset, ZooPlan, fit_dataset, make_zoo, open_images
 from neuralfunctionals.native import cache_directory
-from neuralfunctionals.recipes.run import DataConfig
+from neuralfunctionals.recipes.run import DataConfig, ZooConfig
 
 
-def plan_for(config: DataConfig) -> FitPlan:
-    """What to fit."""
+def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
+    """What to fit, or to train."""
+    if isinstance(config, ZooConfig):
+        options = asdict(config)
+        return ZooPlan.make(open_images(options.pop("images")), **options)
     return FitPlan.make(
         open_images(config.images), recipe=config.fit, copies=config.copies, limit=config.limit, seed=config.seed
     )
 
 
-def cached_path(plan: FitPlan) -> Path:
-    """Where the fitted networks are kept; another plan has another place."""
+def cached_path(plan: FitPlan | ZooPlan) -> Path:
+    """Where the networks are kept; another plan has another place."""
     digest = hashlib.sha256(plan.header.to_bytes()).hexdigest()[:12]
-    return cache_directory() / "data" / f"{Path(plan.image_set.name).name}-{digest}"
+    kind = "-zoo" if isinstance(plan, ZooPlan) else ""
+    return cache_directory() / "data" / f"{Path(plan.image_set.name).name}{kind}-{digest}"
 
 
 def dataset_for(
-    config: DataConfig, *, progress: Callable[[int, int, Sequence[float]], None] | None = None
+    config: DataConfig | ZooConfig, *, progress: Callable[[int, int, Sequence[float]], None] | None = None
 ) -> WeightDataset:
-    """The networks of a config: fitted now, or as far as they are missing.
+    """The networks of a config: made now, or as far as they are missing.
 
     Args:
         config: Which networks.
-        progress: Called with the number of networks in all, those finished since the last call, and their PSNR.
+        progress: Called with the number of networks in all, those finished since the last call, and their PSNR, or the
+            test accuracies of CNNs.
     """
     plan = plan_for(config)
-    report = progress or (lambda total, count, psnr_db: None)
     path = cached_path(plan)
-    fit_dataset(plan, path, progress=lambda count, psnr_db: report(plan.header.num_items, count, psnr_db))
+
+    def report(count: int, qualities: Sequence[float]) -> None:
+        if progress is not None:
+            progress(plan.header.num_items, count, qualities)
+
+    if isinstance(plan, ZooPlan):
+        make_zoo(plan, path, progress=report)
+    else:
+        fit_dataset(plan, path, progress=report)
     return WeightDataset(path)

@@ -38,6 +38,7 @@ def edit_run(recipe: str, scale: Scale, model: str) -> Run:
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
     """The run's task with a model, for networks made in a known way."""
+    assert isinstance(run.task, EditConfig)
     return EditTask(
         model,
         edit=run.task.edit,

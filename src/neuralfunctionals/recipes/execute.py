@@ -25,7 +25,6 @@ from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import Run
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 
-_NUM_SAMPLES = 16
 _EVAL_LIMIT = 5000
 """Training networks on which the final model is measured, at most."""
 
@@ -77,6 +76,7 @@ def execute(
     model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
     _standardize(model, dataset.split("train"))
     task = RECIPES[run.recipe].make_task(run, model, dataset.provenance)
+    task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
         if directory.is_run:
             shutil.rmtree(directory.path)
@@ -174,7 +174,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
     shown = dataset.split("test")
-    directory.write_samples(task.samples(shown[: min(_NUM_SAMPLES, len(shown))]))
+    directory.write_samples(task.samples(shown[: min(task.num_samples, len(shown))]))
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
     validated = [row for row in curve if metric in row]

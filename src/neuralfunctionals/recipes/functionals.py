@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuralfunctionals.layers import Block
-from neuralfunctionals.models import NFN, NFT
+from neuralfunctionals.models import NFN, NFT, NeuronGraphNet, StatNN
 from neuralfunctionals.weight_space import NetworkSpec
 
 
@@ -27,6 +27,8 @@ FUNCTIONALS: dict[str, Functional] = {
     "nft-hnp": Functional(NFT, {"symmetry": "HNP", "io_encoding": False}),
     "nfn-np": Functional(NFN, {"symmetry": "NP"}),
     "nfn-hnp": Functional(NFN, {"symmetry": "HNP"}),
+    "statnn": Functional(StatNN),
+    "neuron-graph": Functional(NeuronGraphNet),
 }
 """Models by name."""
 

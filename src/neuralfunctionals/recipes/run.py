@@ -29,6 +29,26 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class ZooConfig:
+    """Which zoo of CNNs to learn from; made once and kept, unless a dataset is given."""
+
+    images: str = "mnist-sample"
+    """Image set that the CNNs classify: mnist-sample, shapes-sample, cifar10, svhn-grey, ..., or a path."""
+    grey: bool = True
+    """Take the mean of the colours."""
+    count: int = 800
+    """Number of CNNs; half are for testing, a fifth of the rest for validation."""
+    epochs: int = 86
+    """Times that each CNN sees its images."""
+    batch_size: int = 512
+    """Images of a step of the CNNs' training."""
+    limit_images: int | None = None
+    """This many images, spread over training and testing in proportion; all if missing."""
+    seed: int = 0
+    """Start of the random numbers of the zoo."""
+
+
+@dataclass(frozen=True)
 class EditConfig:
     """The task of editing."""
 
@@ -36,8 +56,18 @@ class EditConfig:
     """What the edited networks shall show."""
 
 
-TASK_CONFIGS: dict[str, type[EditConfig]] = {"edit": EditConfig}
+@dataclass(frozen=True)
+class GeneralizationConfig:
+    """The task of predicting test accuracy."""
+
+    loss: Literal["bce", "mse"] = "bce"
+    """Cross-entropy of the predicted accuracy, or its squared error."""
+
+
+TASK_CONFIGS: dict[str, type[Any]] = {"edit": EditConfig, "generalization": GeneralizationConfig}
 """The tasks by the first word of their recipes."""
+DATA_CONFIGS: dict[str, type[Any]] = {"generalization": ZooConfig}
+"""What they learn from, if not fitted INRs."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +79,8 @@ class Run:
     model_name: str
     model: dict[str, Any] = field(default_factory=dict)
     """Arguments of the model's constructor."""
-    task: EditConfig = field(default_factory=EditConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    task: EditConfig | GeneralizationConfig = field(default_factory=EditConfig)
+    data: DataConfig | ZooConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: int = 0
@@ -71,6 +101,7 @@ class Run:
         known = {f.name for f in fields(cls)}
         if not known >= values.keys():
             raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
-        parts = {"data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
-        parts["task"] = TASK_CONFIGS[values["recipe"].partition("/")[0]]
+        family = values["recipe"].partition("/")[0]
+        parts: dict[str, type[Any]] = {"optimizer": OptimizerConfig, "training": TrainingConfig}
+        parts |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
         return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})

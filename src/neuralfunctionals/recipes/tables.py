@@ -5,18 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.recipes import editing
+from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.recipes import editing, generalization
 from neuralfunctionals.recipes.catalog import RECIPES, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.run import SCALES, Run
-from neuralfunctionals.report import draw_curves, draw_edits, edit_table
+from neuralfunctionals.recipes.run import SCALES, DataConfig, Run
+from neuralfunctionals.report import (
+    draw_accuracies,
+    draw_curves,
+    draw_edits,
+    draw_predictions,
+    edit_table,
+    generalization_table,
+)
 from neuralfunctionals.report.finished import FinishedRun, read_runs
 
 
@@ -37,6 +44,14 @@ def _draw_editing(runs: Sequence[FinishedRun], out: Path) -> str:
     return edit_table(runs)
 
 
+def _draw_generalization(runs: Sequence[FinishedRun], out: Path) -> str:
+    draw_predictions(runs, out / "predictions.png")
+    draw_curves(runs, out / "curves.png", metric="kendall_tau")
+    zoos = {run.recipe: run.directory.read_config()["data"]["path"] for run in runs}
+    draw_accuracies({recipe: WeightDataset(path) for recipe, path in zoos.items()}, out / "accuracies.png")
+    return generalization_table(runs)
+
+
 _EDITORS = ("nfn-np", "nfn-hnp", "nft")
 _TABLE_2 = PaperTable(
     "Tables 2 and 4, Figure 4: error of edited INRs",
@@ -48,7 +63,17 @@ _TABLE_2 = PaperTable(
     ),
     _draw_editing,
 )
-TABLES: dict[str, PaperTable] = {"table2": _TABLE_2, "table4": _TABLE_2, "figure4": _TABLE_2}
+_TABLE_3 = PaperTable(
+    "Table 3: rank correlation of predicted and true test accuracies of CNNs",
+    tuple(
+        (recipe, model, seed)
+        for recipe in generalization.IMAGES
+        for seed in range(2)
+        for model in generalization.MODELS
+    ),
+    _draw_generalization,
+)
+TABLES: dict[str, PaperTable] = {"table2": _TABLE_2, "table3": _TABLE_3, "table4": _TABLE_2, "figure4": _TABLE_2}
 """What can be reproduced."""
 
 
@@ -59,6 +84,7 @@ def reproduce(
     scale: str = "small",
     full_images: bool = False,
     limit: int | None = None,
+    stores: Mapping[str, str | os.PathLike[str]] | None = None,
     jobs: int = 1,
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -71,6 +97,7 @@ def reproduce(
         scale: `tiny`, `small` or `paper`.
         full_images: Whether small scales use the full image sets instead of the embedded samples.
         limit: This many images of each set.
+        stores: Stores of networks for some recipes, instead of what they would make.
         jobs: Runs at the same time; they share the machine's cores.
         fitting: Called while networks are fitted, see `dataset_for`.
         progress: Called with the number of runs done and in all.
@@ -84,14 +111,20 @@ def reproduce(
     runs = [_plan(recipe, scale, model, seed, full_images, limit) for recipe, model, seed in table.runs]
     paths = [out / run.name for run in runs]
     report = progress or (lambda done, total: None)
-    for config in dict.fromkeys(run.data for run in runs):
+    stores = dict(stores or {})
+    unknown = stores.keys() - {run.recipe for run in runs}
+    if unknown:
+        raise ValueError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
+    for path in stores.values():
+        WeightDataset(path)
+    for config in dict.fromkeys(run.data for run in runs if run.recipe not in stores):
         dataset_for(config, progress=fitting)
     left = [(run, path) for run, path in zip(runs, paths, strict=True) if not RunDirectory(path).is_finished]
     done = len(runs) - len(left)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
         report(done, len(runs))
-        for _ in pool.map(lambda job: _carry_out(*job, threads=threads), left):
+        for _ in pool.map(lambda job: _carry_out(job[0], job[1], stores.get(job[0].recipe), threads=threads), left):
             done += 1
             report(done, len(runs))
     text = table.draw(read_runs(paths), out)
@@ -102,10 +135,11 @@ def reproduce(
 def _plan(recipe: str, scale: str, model: str, seed: int, full_images: bool, limit: int | None) -> Run:
     run = replace(find_run(recipe, scale=scale, model=model), seed=seed)
     data = replace(run.data, images=RECIPES[recipe].images) if full_images else run.data
-    return replace(run, data=data if limit is None else replace(data, limit=limit))
+    images = "limit" if isinstance(data, DataConfig) else "limit_images"
+    return replace(run, data=data if limit is None else replace(data, **{images: limit}))
 
 
-def _carry_out(run: Run, path: Path, *, threads: int) -> None:
+def _carry_out(run: Run, path: Path, store: str | os.PathLike[str] | None, *, threads: int) -> None:
     """One run in a process of its own: what it does to torch's threads and random numbers stays there."""
     begun = RunDirectory(path).is_run
     options = {
@@ -113,9 +147,9 @@ def _carry_out(run: Run, path: Path, *, threads: int) -> None:
         "--model": run.model_name,
         "--out": os.fspath(path),
         "--seed": run.seed,
-        "--images": run.data.images,
         "--training.threads": threads,
-        **({} if run.data.limit is None else {"--data.limit": run.data.limit}),
+        **{f"--data.{field}": value for field, value in asdict(run.data).items() if value is not None},
+        **({} if store is None else {"--data": os.fspath(store)}),
     }
     command = [sys.executable, "-m", "neuralfunctionals.cli", "train", run.recipe]
     command += [str(word) for option in options.items() for word in option] + (["--resume"] if begun else [])

@@ -1,6 +1,6 @@
 """Tables and pictures of finished runs: reads run directories, never called by training."""
 
-from neuralfunctionals.report.pictures import draw_curves, draw_edits
-from neuralfunctionals.report.tables import edit_table
+from neuralfunctionals.report.pictures import draw_accuracies, draw_curves, draw_edits, draw_predictions
+from neuralfunctionals.report.tables import edit_table, generalization_table
 
-__all__ = ["draw_curves", "draw_edits", "edit_table"]
+__all__ = ["draw_accuracies", "draw_curves", "draw_edits", "draw_predictions", "edit_table", "generalization_table"]

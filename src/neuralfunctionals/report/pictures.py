@@ -1,18 +1,20 @@
-"""Pictures of finished runs: `draw_edits`, `draw_curves`."""
+"""Pictures of finished runs and their data: `draw_edits`, `draw_predictions`, `draw_curves`, `draw_accuracies`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.report.finished import FinishedRun, group
 
 _COLOURS = {"nft": "#c1440e", "nft-hnp": "#e39b6d", "nfn-np": "#2a6f97", "nfn-hnp": "#61a5c2"}
+_COLOURS |= {"statnn": "#8a8a8a", "neuron-graph": "#4f772d"}
 _INK = "#333333"
 
 
@@ -58,6 +60,65 @@ def _tile(rows: Sequence[Tensor]) -> np.ndarray:
     return picture[..., 0] if picture.shape[-1] == 1 else picture
 
 
+def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
+    """Predicted against true test accuracies of test networks: a row for each recipe, a panel for each model.
+
+    Args:
+        runs: Finished runs of `generalization/` recipes; of several seeds the first is shown.
+        out: The picture's file.
+    """
+    from matplotlib.figure import Figure
+
+    recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
+    width = max(map(len, recipes.values()))
+    figure = Figure(figsize=(1 + 2.1 * width, 0.4 + 2.5 * len(recipes)), layout="constrained")
+    axes = figure.subplots(len(recipes), width, squeeze=False, sharex="row", sharey="row")
+    for row, (recipe, models) in zip(axes, recipes.items(), strict=True):
+        for panel in row[len(models) :]:
+            panel.set_visible(False)
+        for panel, (model, same) in zip(row, models.items(), strict=False):
+            samples, tau = same[0].directory.read_samples(), same[0].result["test"]["kendall_tau"]
+            low, high = (float(limit) for limit in torch.cat(list(samples.values())).aminmax())
+            panel.plot([low, high], [low, high], color=_INK, lw=0.8, ls=":")
+            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_COLOURS.get(model, _INK))
+            panel.set_title(f"{model}, tau {tau:.3f}", fontsize=9, color=_INK)
+            panel.set_box_aspect(1)
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(labelsize=8)
+        row[0].set_ylabel(f"{recipe.partition('/')[2]}\npredicted", fontsize=9, color=_INK)
+    figure.supxlabel("true test accuracy", fontsize=9, color=_INK)
+    figure.savefig(out, dpi=150)
+
+
+def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str | os.PathLike[str]) -> None:
+    """How the test accuracies of a zoo's networks are spread, with chance and the best; one panel for each zoo.
+
+    Args:
+        zoos: A zoo, or several by title.
+        out: The picture's file.
+    """
+    from matplotlib.figure import Figure
+
+    if isinstance(zoos, WeightDataset):
+        zoos = {zoos.path.name: zoos}
+    figure = Figure(figsize=(0.4 + 4 * len(zoos), 2.6), layout="constrained")
+    panels = figure.subplots(1, len(zoos), squeeze=False, sharey=True)[0]
+    for panel, (title, zoo) in zip(panels, zoos.items(), strict=True):
+        accuracies = zoo.column("test_accuracy").numpy()
+        chance = 1 / zoo.spec.widths[-1]
+        panel.hist(accuracies, bins=40, color=_COLOURS["nfn-np"])
+        for value, words, side in ((chance, "chance", "left"), (accuracies.max(), "best", "right")):
+            panel.axvline(value, color=_INK, lw=0.8, ls=":")
+            text = f"{words} {value:.2f}"
+            panel.annotate(text, (value, 1), (0, 2), ("data", "axes fraction"), "offset points", fontsize=8, ha=side)
+        panel.set_title(f"{title}: {len(zoo)} networks", loc="left", fontsize=10, color=_INK, pad=16)
+        panel.set_xlabel("test accuracy")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(labelsize=8)
+    panels[0].set_ylabel("networks")
+    figure.savefig(out, dpi=150)
+
+
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "mse") -> None:
     """The validation metric of every run against steps and against seconds of training, one row for each recipe.
 
@@ -94,6 +155,7 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
     if untouched is not None:
         panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")
     panel.set_xlim(left=0)
-    panel.set_ylim(bottom=0)
+    if metric == "mse":
+        panel.set_ylim(bottom=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)

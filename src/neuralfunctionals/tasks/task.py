@@ -79,6 +79,8 @@ class Task(LightningModule):
     """The metric that chooses the best model."""
     higher_is_better: ClassVar[bool] = False
     """Which way the metric goes."""
+    num_samples: ClassVar[int] = 16
+    """Test networks that `samples` is called with after training, at most."""
 
     def __init__(self, model: nn.Module, *, optimizer: OptimizerConfig | None = None, seed: int = 0) -> None:
         super().__init__()
