@@ -198,7 +198,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
 def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, Any]:
     """The metrics on a split; of a large training split, on some thousand networks spread over it."""
     chosen = dataset.split(split)
-    task.require_spec(dataset.spec, dataset.path)
+    task.require_data(dataset)
     if not len(chosen):
         raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
     if split == "train" and len(chosen) > _EVAL_LIMIT:

@@ -2,6 +2,8 @@
 
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.edit import EditTask
+from neuralfunctionals.tasks.latents import interpolate, nearest
+from neuralfunctionals.tasks.reconstruct import ReconstructTask
 from neuralfunctionals.tasks.task import OptimizerConfig, Task, TrainingDivergedError, evaluate
 from neuralfunctionals.tasks.training import TrainingConfig, train
 
@@ -9,10 +11,13 @@ __all__ = [
     "EditTask",
     "EvalBatches",
     "OptimizerConfig",
+    "ReconstructTask",
     "Task",
     "TrainBatches",
     "TrainingConfig",
     "TrainingDivergedError",
     "evaluate",
+    "interpolate",
+    "nearest",
     "train",
 ]
