@@ -1,6 +1,7 @@
 """Losses and metrics: one Lightning module for each task, and the engine that trains it."""
 
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
+from neuralfunctionals.tasks.classify import ClassifyTask
 from neuralfunctionals.tasks.edit import EditTask
 from neuralfunctionals.tasks.latents import interpolate, nearest
 from neuralfunctionals.tasks.reconstruct import ReconstructTask
@@ -8,6 +9,7 @@ from neuralfunctionals.tasks.task import OptimizerConfig, Task, TrainingDiverged
 from neuralfunctionals.tasks.training import TrainingConfig, train
 
 __all__ = [
+    "ClassifyTask",
     "EditTask",
     "EvalBatches",
     "OptimizerConfig",
