@@ -2,9 +2,10 @@
 
 from neuralfunctionals.recipes.catalog import RECIPES, Recipe, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
+from neuralfunctionals.recipes.encoding import encode
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
-from neuralfunctionals.recipes.run import SCALES, DataConfig, EditConfig, Run
+from neuralfunctionals.recipes.run import SCALES, ClassifyConfig, DataConfig, EditConfig, ReconstructConfig, Run
 from neuralfunctionals.recipes.tables import TABLES, reproduce
 
 __all__ = [
@@ -12,13 +13,16 @@ __all__ = [
     "RECIPES",
     "SCALES",
     "TABLES",
+    "ClassifyConfig",
     "DataConfig",
     "EditConfig",
     "Recipe",
+    "ReconstructConfig",
     "Run",
     "TrainedRun",
     "build_model",
     "dataset_for",
+    "encode",
     "execute",
     "find_run",
     "measure",

@@ -11,6 +11,10 @@ Scale: TypeAlias = Literal["tiny", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
 """Seconds on a laptop; minutes on two cores; the paper's own hyperparameters."""
 
+Canonical: TypeAlias = Literal["none", "sine"]
+SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
+"""Full image sets and the embedded ones that stand in for them."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -36,7 +40,32 @@ class EditConfig:
     """What the edited networks shall show."""
 
 
-TASK_CONFIGS: dict[str, type[EditConfig]] = {"edit": EditConfig}
+@dataclass(frozen=True)
+class ReconstructConfig:
+    """The task of an autoencoder."""
+
+    target: Literal["inr", "image"] = "inr"
+    """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
+    augment: bool = False
+    """Rotate and reflect each training network and its target at random."""
+
+
+@dataclass(frozen=True)
+class ClassifyConfig:
+    """The task of classification."""
+
+    num_classes: int = 10
+    """Number of classes."""
+    mixup_alpha: float = 0.0
+    """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
+
+
+TaskConfig: TypeAlias = EditConfig | ReconstructConfig | ClassifyConfig
+TASK_CONFIGS: dict[str, type[TaskConfig]] = {
+    "edit": EditConfig,
+    "inr2array": ReconstructConfig,
+    "classify": ClassifyConfig,
+}
 """The tasks by the first word of their recipes."""
 
 
@@ -49,10 +78,12 @@ class Run:
     model_name: str
     model: dict[str, Any] = field(default_factory=dict)
     """Arguments of the model's constructor."""
-    task: EditConfig = field(default_factory=EditConfig)
+    task: TaskConfig = field(default_factory=EditConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    canonical: Canonical = "none"
+    """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
     seed: int = 0
     """Start of the random numbers: first parameters, order of the data, dropout."""
 
@@ -71,6 +102,6 @@ class Run:
         known = {f.name for f in fields(cls)}
         if not known >= values.keys():
             raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
-        parts = {"data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
+        parts: dict[str, Any] = {"data": DataConfig, "optimizer": OptimizerConfig, "training": TrainingConfig}
         parts["task"] = TASK_CONFIGS[values["recipe"].partition("/")[0]]
         return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})

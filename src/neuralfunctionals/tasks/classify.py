@@ -105,7 +105,8 @@ class ClassifyTask(Task):
             return cross_entropy(self(batch.inputs), batch.label)
         part = torch.distributions.Beta(self.mixup_alpha, self.mixup_alpha).sample().item()
         order = torch.randperm(len(batch.label)).to(batch.label.device)
-        logits = self(batch.inputs * part + batch.inputs[order] * (1 - part))
+        inputs: Any = batch.inputs
+        logits = self(inputs * part + inputs[order] * (1 - part))
         return part * cross_entropy(logits, batch.label) + (1 - part) * cross_entropy(logits, batch.label[order])
 
     def score(self, batch: ClassifyBatch) -> dict[str, Float[Tensor, "B"]]:
