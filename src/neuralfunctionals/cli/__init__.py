@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
-from neuralfunctionals.cli import data, make, train
+from neuralfunctionals.cli import data, latents, make, train
 from neuralfunctionals.cli.command import Command
 
-COMMANDS: dict[str, Command] = {**make.COMMANDS, **data.COMMANDS, **train.COMMANDS}
+COMMANDS: dict[str, Command] = {**make.COMMANDS, **data.COMMANDS, **train.COMMANDS, **latents.COMMANDS}
 """All commands by the words that call them."""
 
 
