@@ -6,6 +6,7 @@ from neuralfunctionals.recipes.encoding import encode
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.run import SCALES, ClassifyConfig, DataConfig, EditConfig, ReconstructConfig, Run
+from neuralfunctionals.recipes.sweep import search_space, sweep
 from neuralfunctionals.recipes.tables import TABLES, reproduce
 
 __all__ = [
@@ -28,4 +29,6 @@ __all__ = [
     "measure",
     "open_run",
     "reproduce",
+    "search_space",
+    "sweep",
 ]
