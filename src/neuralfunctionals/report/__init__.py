@@ -1,6 +1,7 @@
 """Tables and pictures of finished runs: reads run directories, never called by training."""
 
-from neuralfunctionals.report.pictures import draw_curves, draw_edits
+from neuralfunctionals.report.latent_map import draw_latents
+from neuralfunctionals.report.pictures import draw_curves, draw_edits, draw_reconstructions
 from neuralfunctionals.report.tables import edit_table
 
-__all__ = ["draw_curves", "draw_edits", "edit_table"]
+__all__ = ["draw_curves", "draw_edits", "draw_latents", "draw_reconstructions", "edit_table"]

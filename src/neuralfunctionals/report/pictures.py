@@ -1,9 +1,9 @@
-"""Pictures of finished runs: `draw_edits`, `draw_curves`."""
+"""Pictures of finished runs: `draw_edits`, `draw_reconstructions`, `draw_curves`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,17 @@ from torch import Tensor
 
 from neuralfunctionals.report.finished import FinishedRun, group
 
-_COLOURS = {"nft": "#c1440e", "nft-hnp": "#e39b6d", "nfn-np": "#2a6f97", "nfn-hnp": "#61a5c2"}
+_COLOURS = {
+    "nft": "#c1440e",
+    "nft-hnp": "#e39b6d",
+    "nfn": "#2a6f97",
+    "nfn-np": "#2a6f97",
+    "nfn-hnp": "#61a5c2",
+    "spatial-nfn": "#5a8f69",
+    "dws": "#8d6a9f",
+    "neuron-graph": "#d4a017",
+    "latent": "#333333",
+}
 _INK = "#333333"
 
 
@@ -24,20 +34,46 @@ def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_
         out: The picture's file.
         num_samples: Networks of each recipe.
     """
+    _draw_samples(runs, out, num_samples, above={"original": "original", "target": "target"}, each="edited")
+
+
+def draw_reconstructions(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 6) -> None:
+    """The INR, what each encoder's decoded patches show, and the true image (the paper's Figure 3).
+
+    Args:
+        runs: Finished runs of `inr2array/` recipes; of several seeds the first is shown.
+        out: The picture's file.
+        num_samples: Networks of each recipe.
+    """
+    _draw_samples(runs, out, num_samples, above={"INR": "original"}, each="reconstruction", below={"image": "image"})
+
+
+def _draw_samples(
+    runs: Sequence[FinishedRun],
+    out: str | os.PathLike[str],
+    num_samples: int,
+    *,
+    above: Mapping[str, str],
+    each: str,
+    below: Mapping[str, str] | None = None,
+) -> None:
+    """One panel for each recipe: rows that all models share above and below, and between them one of each model."""
     from matplotlib.figure import Figure
 
+    below = below or {}
     recipes = group(runs, by="recipe")
-    height = max(2 + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
+    height = max(len(above) + len(below) + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
     figure = Figure(figsize=(2.2 + 0.72 * num_samples * len(recipes), 0.5 + 0.74 * height), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(recipes), squeeze=False)[0])
     for panel, (recipe, of_recipe) in zip(panels, recipes.items(), strict=True):
         models = group(of_recipe, by="model")
         samples = {model: same[0].directory.read_samples() for model, same in models.items()}
         first = next(iter(samples.values()))
-        rows = {"original": first["original"], "target": first["target"]}
-        rows |= {model: of_model["edited"] for model, of_model in samples.items()}
+        rows = {label: first[name] for label, name in above.items()}
+        rows |= {model: of_model[each] for model, of_model in samples.items()}
+        rows |= {label: first[name] for label, name in below.items()}
         panel.imshow(_tile([row[:num_samples] for row in rows.values()]), cmap="gray", vmin=0, vmax=1)
-        size = first["target"].shape[1] + 1
+        size = next(iter(rows.values())).shape[1] + 1
         panel.set_yticks([size * (i + 0.5) for i in range(len(rows))], list(rows))
         panel.set_xticks([])
         panel.tick_params(length=0, labelcolor=_INK)
@@ -88,7 +124,7 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
     untouched = runs[0].result["val"].get(f"{metric}_no_edit")
     if untouched is not None:
         panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")
-    panel.set_yscale("log")
+    panel.set_yscale("log" if "mse" in metric else "linear")
     panel.set_xlim(left=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)
