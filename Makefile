@@ -11,7 +11,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e ".[dev,peers,cluster]"
+	$(PIP) -e ".[dev,peers,cluster,sweep]"
 	touch $@
 
 demo: install

@@ -41,7 +41,7 @@ def test_examples_run(path, tmp_path):
     assert run([str(path)], cwd=tmp_path)
 
 
-@pytest.mark.parametrize("guide", ["fitting", "training", "zoo"])
+@pytest.mark.parametrize("guide", ["fitting", "training", "zoo", "latents"])
 def test_guides_code_runs_after_its_commands(tmp_path, guide):
     """A guide from its first command to its last line of Python."""
     text = (ROOT / f"docs/guide/{guide}.md").read_text()

@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
-from neuralfunctionals.cli import data, make, train
+from neuralfunctionals.cli import data, latents, make, sweep, train
 from neuralfunctionals.cli.command import Command
 
-COMMANDS: dict[str, Command] = {**make.COMMANDS, **data.COMMANDS, **train.COMMANDS}
+COMMANDS: dict[str, Command] = {
+    name: command for part in (make, data, train, latents, sweep) for name, command in part.COMMANDS.items()
+}
 """All commands by the words that call them."""
 
 

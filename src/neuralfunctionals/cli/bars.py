@@ -54,6 +54,8 @@ fitting_bar = partial(_networks_bar, "fitting", "{:.1f} dB")
 """For fits, with their PSNR."""
 zoo_bar = partial(_networks_bar, "training", "{:.1%} right")
 """For CNNs, with their test accuracies."""
+encoding_bar = partial(_networks_bar, "encoding", "")
+"""For latents."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def _data_info(arguments: Any) -> dict[str, Any]:
         "items": len(dataset),
         "items_planned": header.num_items,
         "complete": dataset.is_complete,
-        "spec": str(header.spec),
+        "spec": None if header.spec is None else str(header.spec),
         "tensors": list(dataset.tensor_names),
         **dataset.provenance,
     }

@@ -77,7 +77,7 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
         return rest, _train  # the parser asks for the recipe
     from neuralfunctionals.recipes import find_run
 
-    run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model)
+    run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model, data=chosen.data)
     usual = _add_fields(parser, run)
     _require_known(parser, rest)
     return rest, partial(_train, run=run, usual=usual, data=chosen.data)
@@ -91,14 +91,21 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
     """
     import jsonargparse
 
-    from neuralfunctionals.recipes import FUNCTIONALS
+    from neuralfunctionals.recipes import RECIPES
+    from neuralfunctionals.recipes.run import Canonical
 
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     for name in ("task", "data", "optimizer", "training"):
         parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
     parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
-    functional = FUNCTIONALS[run.model_name]
-    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed} - run.model.keys()
+    recipe = RECIPES[run.recipe]
+    if run.model_name not in recipe.latent_models and not run.recipe.startswith("generalization/"):
+        text = "sine: the model sees sine networks without signs and phases"
+        parser.add_argument("--canonical", type=Canonical, default=run.canonical, help=text)
+    functional = recipe.functionals[run.model_name]
+    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed, *functional.set_by_data}
+    chosen_already |= {"canonical"} if functional.has_canonical else set()
+    chosen_already -= run.model.keys()
     parser.add_class_arguments(functional.make, "model", skip=chosen_already, instantiate=False)
     parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
     return vars(parser.get_defaults().model)
@@ -127,7 +134,8 @@ def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = No
         if getattr(arguments, name) is not None:
             parts["training"] = replace(parts["training"], **{name: getattr(arguments, name)})
     changed = {name: value for name, value in vars(arguments.model).items() if value != (usual or {})[name]}
-    run = replace(run, **parts, model={**run.model, **changed}, seed=arguments.seed)
+    canonical = getattr(arguments, "canonical", run.canonical)
+    run = replace(run, **parts, model={**run.model, **changed}, canonical=canonical, seed=arguments.seed)
     out = arguments.out or os.path.join("runs", run.name)
     with _making_bar(run.recipe) as fitting:
         result = execute(run, out, data=data, resume=arguments.resume, force=arguments.force, fitting=fitting)
@@ -182,7 +190,7 @@ def _edit(arguments: Any) -> dict[str, Any]:
         raise ValueError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
     networks = read_networks(arguments.weights)
     write_networks(arguments.out, opened.task.edit(networks))
-    return {"networks": len(networks), "edit": opened.run.task.edit, "out": os.fspath(arguments.out)}
+    return {"networks": len(networks), "edit": opened.task.edit_name, "out": os.fspath(arguments.out)}
 
 
 # nf predict

@@ -5,6 +5,7 @@ from neuralfunctionals.data.cnn_zoo import ZooPlan, make_zoo
 from neuralfunctionals.data.edits import EDITS
 from neuralfunctionals.data.images import EMBEDDED_SETS, FULL_SETS, SPLITS, ImageSet, open_images
 from neuralfunctionals.data.inr_dataset import FitPlan, fit_dataset
+from neuralfunctionals.data.latent_dataset import EncodePlan, encode_dataset
 from neuralfunctionals.data.run_directory import RunDirectory
 from neuralfunctionals.data.store import Store, StoreError, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset, WeightItems
@@ -15,6 +16,7 @@ __all__ = [
     "FULL_SETS",
     "SPLITS",
     "CnnSettings",
+    "EncodePlan",
     "FitPlan",
     "ImageSet",
     "RunDirectory",
@@ -25,6 +27,7 @@ __all__ = [
     "WeightItems",
     "ZooPlan",
     "build_cnn",
+    "encode_dataset",
     "fit_dataset",
     "make_zoo",
     "open_images",

@@ -52,11 +52,14 @@ def render(
         )
     if convention == "dws":
         coordinates = coordinates.flip(-1)
-    x = coordinates.to(vectors.dtype).expand(len(features), -1, -1)
-    last = features.spec.num_layers - 1
-    for i, (weight, bias) in enumerate(zip(features.weights, features.biases, strict=True)):
-        x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
-        x = x if i == last else torch.sin(omega * x)
+    # The products behind a sine of frequency 30 need all their digits, whatever the model around computes with.
+    with torch.autocast(vectors.device.type, enabled=False):
+        features = features.to(torch.float32) if vectors.dtype in (torch.bfloat16, torch.float16) else features
+        x = coordinates.to(features.tensor.dtype).expand(len(features), -1, -1)
+        last = features.spec.num_layers - 1
+        for i, (weight, bias) in enumerate(zip(features.weights, features.biases, strict=True)):
+            x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
+            x = x if i == last else torch.sin(omega * x)
     return 2 * x if convention == "dws" else x
 
 

@@ -2,9 +2,20 @@
 
 from neuralfunctionals.recipes.catalog import RECIPES, Recipe, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
+from neuralfunctionals.recipes.encoding import encode
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
-from neuralfunctionals.recipes.run import SCALES, DataConfig, EditConfig, GeneralizationConfig, Run, ZooConfig
+from neuralfunctionals.recipes.run import (
+    SCALES,
+    ClassifyConfig,
+    DataConfig,
+    EditConfig,
+    GeneralizationConfig,
+    ReconstructConfig,
+    Run,
+    ZooConfig,
+)
+from neuralfunctionals.recipes.sweep import search_space, sweep
 from neuralfunctionals.recipes.tables import TABLES, reproduce
 
 __all__ = [
@@ -12,18 +23,23 @@ __all__ = [
     "RECIPES",
     "SCALES",
     "TABLES",
+    "ClassifyConfig",
     "DataConfig",
     "EditConfig",
     "GeneralizationConfig",
     "Recipe",
+    "ReconstructConfig",
     "Run",
     "TrainedRun",
     "ZooConfig",
     "build_model",
     "dataset_for",
+    "encode",
     "execute",
     "find_run",
     "measure",
     "open_run",
     "reproduce",
+    "search_space",
+    "sweep",
 ]

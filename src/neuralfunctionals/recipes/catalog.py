@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from torch import nn
 
-from neuralfunctionals.recipes import editing, generalization
-from neuralfunctionals.recipes.run import SCALES, Run, Scale
+from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.recipes import classification, editing, generalization, reconstruction
+from neuralfunctionals.recipes.functionals import FUNCTIONALS, Functional
+from neuralfunctionals.recipes.run import SAMPLES, SCALES, Run, Scale
 from neuralfunctionals.tasks import Task
 
 Name = TypeVar("Name", bound=str)
@@ -31,6 +34,12 @@ class Recipe:
     """The run of this recipe at a scale, for a model."""
     make_task: Callable[[Run, nn.Module, Mapping[str, Any]], Task]
     """Its task with a model, for data made in a known way."""
+    functionals: Mapping[str, Functional] = field(default_factory=lambda: FUNCTIONALS)
+    """What its models' names stand for."""
+    options_from: Callable[[Run, WeightDataset], dict[str, Any]] = lambda run, dataset: {}
+    """Arguments of the model that follow from the data."""
+    latent_models: tuple[str, ...] = ()
+    """Models for stores of latents, which take the place of `models` there."""
 
 
 _EDITING_COST: dict[Scale, str] = {
@@ -66,21 +75,53 @@ RECIPES |= {
     for name, full in generalization.IMAGES.items()
 }
 
+_COST: dict[Scale, str] = {**_EDITING_COST, "paper": "a day on a GPU; months on two cores"}
 
-def find_run(recipe: str, *, scale: str = "small", model: str | None = None) -> Run:
+for _images in SAMPLES:
+    RECIPES[f"inr2array/{_images}"] = Recipe(
+        f"an invariant latent array of {_images} INRs",
+        "Table 5, Figure 3",
+        tuple(reconstruction.FUNCTIONALS),
+        _COST,
+        _images,
+        reconstruction.reconstruct_run,
+        reconstruction.make_task,
+        functionals=reconstruction.FUNCTIONALS,
+    )
+    RECIPES[f"classify/{_images}"] = Recipe(
+        f"the class of {_images} INRs, from weights or latents",
+        "Tables 1 and 6",
+        classification.MODELS,
+        _COST,
+        _images,
+        classification.classify_run,
+        classification.make_task,
+        functionals=classification.FUNCTIONALS,
+        options_from=classification.options_from,
+        latent_models=classification.LATENT_MODELS,
+    )
+
+
+def find_run(
+    recipe: str, *, scale: str = "small", model: str | None = None, data: str | os.PathLike[str] | None = None
+) -> Run:
     """The run that a recipe's name, scale and model stand for.
 
     Args:
         recipe: One of `RECIPES`.
         scale: `tiny`, `small` or `paper`.
         model: One of the recipe's models; its first if missing.
+        data: The store to learn from, if there is one: latents have models of their own.
 
     Example:
         >>> find_run("edit/mnist-dilate", scale="tiny", model="nfn-np").training.steps
         20
     """
     found = RECIPES[_choose("recipe", recipe, list(RECIPES))]
-    chosen_model = found.models[0] if model is None else _choose("model", model, found.models)
+    models = found.models + found.latent_models
+    if data is not None and found.latent_models:
+        models = found.latent_models if "latents" in WeightDataset(data).tensor_names else found.models
+    chosen_model = models[0] if model is None else _choose("model", model, models)
     return found.make(recipe, _choose("scale", scale, SCALES), chosen_model)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from neuralfunctionals.recipes.run import DataConfig, EditConfig, Run, Scale
+from neuralfunctionals.recipes.run import SAMPLES, DataConfig, EditConfig, Run, Scale
 from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig
 
 TASKS: dict[str, EditConfig] = {
@@ -22,8 +22,6 @@ TASKS: dict[str, EditConfig] = {
 
 MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp")
 """The models that can edit."""
-
-_SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
 
 
 def full_images(recipe: str) -> str:
@@ -92,7 +90,7 @@ def _small(recipe: str, model: str) -> Run:
         _paper(recipe, model),
         scale="small",
         model={**options, "standardize": True} if model.startswith("nfn") else options,
-        data=DataConfig(images=_SAMPLES[full_images(recipe)]),
+        data=DataConfig(images=SAMPLES[full_images(recipe)]),
         optimizer=OptimizerConfig("adam", lr=rate, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0),
         training=TrainingConfig(steps=steps, batch_size=16, val_every=val_every, log_every=10),
     )

@@ -19,11 +19,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from neuralfunctionals import __version__
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.layers import Standardize
+from neuralfunctionals.models import Canonical
 from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
+from neuralfunctionals.recipes.functionals import build_model, load_model
 from neuralfunctionals.recipes.run import Run
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
+from neuralfunctionals.weight_space import canonicalize
 
 _EVAL_LIMIT = 5000
 """Training networks on which the final model is measured, at most."""
@@ -72,10 +74,23 @@ def execute(
             return directory.read_result()
         if resume:
             _require_same(run, directory)
+    recipe = RECIPES[run.recipe]
+    reads_latents = run.model_name in recipe.latent_models
+    if reads_latents and data is None:
+        raise ValueError(f"The model '{run.model_name}' reads latents: make them with nf encode, then --data DIR.")
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
-    model = build_model(run.model_name, dataset.spec, run.model, seed=run.seed, compiled=run.training.compile)
+    model = build_model(
+        run.model_name,
+        None if reads_latents else dataset.spec,
+        {**recipe.options_from(run, dataset), **run.model},
+        seed=run.seed,
+        compiled=run.training.compile,
+        functionals=recipe.functionals,
+        canonical=run.canonical,
+        omega=dataset.provenance.get("omega", 30.0),
+    )
     _standardize(model, dataset.split("train"))
-    task = RECIPES[run.recipe].make_task(run, model, dataset.provenance)
+    task = recipe.make_task(run, model, dataset.provenance)
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
         if directory.is_run:
@@ -107,7 +122,7 @@ def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None
 def _require_same(run: Run, directory: RunDirectory) -> None:
     """Where and how fast a run is computed may change on the way, what is computed may not."""
     free = {"accelerator", "devices", "nodes", "threads", "compile"}
-    before, now = _flatten(directory.read_config()["run"]), _flatten(run.to_dict())
+    before, now = (_flatten(r.to_dict()) for r in (Run.from_dict(directory.read_config()["run"]), run))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
             raise ValueError(
@@ -129,17 +144,18 @@ def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
         if isinstance(part, Standardize) and len(train_set):
             features = train_set[: min(_EVAL_LIMIT, len(train_set))].features
             assert features is not None
-            part.estimate(features)
+            part.estimate(canonicalize(features, model.omega)[0] if isinstance(model, Canonical) else features)
 
 
 def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
+    spec = dataset.store.header.spec
     return {
         "format": 1,
         "run": run.to_dict(),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "data": {
             "path": os.fspath(dataset.path.resolve()),
-            "spec": dataset.spec.to_dict(),
+            "spec": None if spec is None else spec.to_dict(),
             "networks": len(dataset),
             **dataset.provenance,
         },
@@ -198,7 +214,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
 def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, Any]:
     """The metrics on a split; of a large training split, on some thousand networks spread over it."""
     chosen = dataset.split(split)
-    task.require_spec(dataset.spec, dataset.path)
+    task.require_data(dataset)
     if not len(chosen):
         raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
     if split == "train" and len(chosen) > _EVAL_LIMIT:
@@ -217,6 +233,7 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
     directory = RunDirectory(path).require()
     config = directory.read_config()
     run = Run.from_dict(config["run"])
-    make: Any = FUNCTIONALS[run.model_name].make
-    task = RECIPES[run.recipe].make_task(run, make.from_pretrained(directory.model), config["data"])
+    recipe = RECIPES[run.recipe]
+    model = load_model(recipe.functionals[run.model_name], directory.model, canonical=run.canonical)
+    task = recipe.make_task(run, model, config["data"])
     return TrainedRun(run, task, Path(config["data"]["path"]), directory)

@@ -11,6 +11,10 @@ Scale: TypeAlias = Literal["tiny", "small", "paper"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
 """Seconds on a laptop; minutes on two cores; the paper's own hyperparameters."""
 
+Canonical: TypeAlias = Literal["none", "sine"]
+SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
+"""Full image sets and the embedded ones that stand in for them."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -64,7 +68,33 @@ class GeneralizationConfig:
     """Cross-entropy of the predicted accuracy, or its squared error."""
 
 
-TASK_CONFIGS: dict[str, type[Any]] = {"edit": EditConfig, "generalization": GeneralizationConfig}
+@dataclass(frozen=True)
+class ReconstructConfig:
+    """The task of an autoencoder."""
+
+    target: Literal["inr", "image"] = "inr"
+    """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
+    augment: bool = False
+    """Rotate and reflect each training network and its target at random."""
+
+
+@dataclass(frozen=True)
+class ClassifyConfig:
+    """The task of classification."""
+
+    num_classes: int = 10
+    """Number of classes."""
+    mixup_alpha: float = 0.0
+    """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
+
+
+TaskConfig: TypeAlias = EditConfig | ReconstructConfig | ClassifyConfig | GeneralizationConfig
+TASK_CONFIGS: dict[str, type[TaskConfig]] = {
+    "edit": EditConfig,
+    "inr2array": ReconstructConfig,
+    "classify": ClassifyConfig,
+    "generalization": GeneralizationConfig,
+}
 """The tasks by the first word of their recipes."""
 DATA_CONFIGS: dict[str, type[Any]] = {"generalization": ZooConfig}
 """What they learn from, if not fitted INRs."""
@@ -79,10 +109,12 @@ class Run:
     model_name: str
     model: dict[str, Any] = field(default_factory=dict)
     """Arguments of the model's constructor."""
-    task: EditConfig | GeneralizationConfig = field(default_factory=EditConfig)
+    task: TaskConfig = field(default_factory=EditConfig)
     data: DataConfig | ZooConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    canonical: Canonical = "none"
+    """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
     seed: int = 0
     """Start of the random numbers: first parameters, order of the data, dropout."""
 
@@ -102,6 +134,6 @@ class Run:
         if not known >= values.keys():
             raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
         family = values["recipe"].partition("/")[0]
-        parts: dict[str, type[Any]] = {"optimizer": OptimizerConfig, "training": TrainingConfig}
+        parts: dict[str, Any] = {"optimizer": OptimizerConfig, "training": TrainingConfig}
         parts |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
         return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})

@@ -1,6 +1,22 @@
 """Tables and pictures of finished runs: reads run directories, never called by training."""
 
-from neuralfunctionals.report.pictures import draw_accuracies, draw_curves, draw_edits, draw_predictions
+from neuralfunctionals.report.latent_map import draw_latents
+from neuralfunctionals.report.pictures import (
+    draw_accuracies,
+    draw_curves,
+    draw_edits,
+    draw_predictions,
+    draw_reconstructions,
+)
 from neuralfunctionals.report.tables import edit_table, generalization_table
 
-__all__ = ["draw_accuracies", "draw_curves", "draw_edits", "draw_predictions", "edit_table", "generalization_table"]
+__all__ = [
+    "draw_accuracies",
+    "draw_curves",
+    "draw_edits",
+    "draw_latents",
+    "draw_predictions",
+    "draw_reconstructions",
+    "edit_table",
+    "generalization_table",
+]

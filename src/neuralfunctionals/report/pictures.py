@@ -1,4 +1,4 @@
-"""Pictures of finished runs and their data: `draw_edits`, `draw_predictions`, `draw_curves`, `draw_accuracies`."""
+"""Pictures of finished runs and their data: edits, reconstructions, predictions, curves, accuracies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from torch import Tensor
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.report.finished import FinishedRun, group
 
-_COLOURS = {"nft": "#c1440e", "nft-hnp": "#e39b6d", "nfn-np": "#2a6f97", "nfn-hnp": "#61a5c2"}
-_COLOURS |= {"statnn": "#8a8a8a", "neuron-graph": "#4f772d"}
+_COLOURS = {
+    "nft": "#c1440e",
+    "nft-hnp": "#e39b6d",
+    "nfn": "#2a6f97",
+    "nfn-np": "#2a6f97",
+    "nfn-hnp": "#61a5c2",
+    "spatial-nfn": "#5a8f69",
+    "dws": "#8d6a9f",
+    "statnn": "#8a8a8a",
+    "neuron-graph": "#d4a017",
+    "latent": "#333333",
+}
 _INK = "#333333"
 
 
@@ -26,10 +36,35 @@ def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_
         out: The picture's file.
         num_samples: Networks of each recipe.
     """
+    _draw_samples(runs, out, num_samples, above={"original": "original", "target": "target"}, each="edited")
+
+
+def draw_reconstructions(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 6) -> None:
+    """The INR, what each encoder's decoded patches show, and the true image (the paper's Figure 3).
+
+    Args:
+        runs: Finished runs of `inr2array/` recipes; of several seeds the first is shown.
+        out: The picture's file.
+        num_samples: Networks of each recipe.
+    """
+    _draw_samples(runs, out, num_samples, above={"INR": "original"}, each="reconstruction", below={"image": "image"})
+
+
+def _draw_samples(
+    runs: Sequence[FinishedRun],
+    out: str | os.PathLike[str],
+    num_samples: int,
+    *,
+    above: Mapping[str, str],
+    each: str,
+    below: Mapping[str, str] | None = None,
+) -> None:
+    """One panel for each recipe: rows that all models share above and below, and between them one of each model."""
     from matplotlib.figure import Figure
 
+    below = below or {}
     recipes = group(runs, by="recipe")
-    height = max(2 + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
+    height = max(len(above) + len(below) + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
     columns = min(3, len(recipes))
     rows_of_panels = -(-len(recipes) // columns)
     size = (columns * (0.9 + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
@@ -41,10 +76,11 @@ def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_
         models = group(of_recipe, by="model")
         samples = {model: same[0].directory.read_samples() for model, same in models.items()}
         first = next(iter(samples.values()))
-        rows = {"original": first["original"], "target": first["target"]}
-        rows |= {model: of_model["edited"] for model, of_model in samples.items()}
+        rows = {label: first[name] for label, name in above.items()}
+        rows |= {model: of_model[each] for model, of_model in samples.items()}
+        rows |= {label: first[name] for label, name in below.items()}
         panel.imshow(_tile([row[:num_samples] for row in rows.values()]), cmap="gray", vmin=0, vmax=1)
-        side = first["target"].shape[1] + 1
+        side = next(iter(rows.values())).shape[1] + 1
         panel.set_yticks([side * (i + 0.5) for i in range(len(rows))], list(rows))
         panel.set_xticks([])
         panel.tick_params(length=0, labelcolor=_INK)

@@ -70,16 +70,7 @@ class EditTask(Task):
 
     def render(self, features: WeightSpaceFeatures, like: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         """What networks show, at the size of some images."""
-        height, width = like.shape[1:3]
-        # The products behind a sine of frequency 30 need all their digits.
-        with torch.autocast(features.tensor.device.type, enabled=False):
-            return render_images(
-                features.to(torch.float32) if features.tensor.dtype == torch.bfloat16 else features,
-                height,
-                width,
-                omega=self.omega,
-                convention=self.convention,
-            )
+        return render_images(features, *like.shape[1:3], omega=self.omega, convention=self.convention)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The edited networks."""

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from neuralfunctionals.data import WeightItems
+from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.tasks.batches import mixed_seed
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -116,6 +116,10 @@ class Task(LightningModule):
             raise ValueError(
                 f"The model was built for networks {own}, but {where} holds {spec}. Build it with that spec."
             )
+
+    def require_data(self, dataset: WeightDataset) -> None:
+        """Raises if the task cannot learn from this dataset: by default, if its networks are of another spec."""
+        self.require_spec(dataset.spec, dataset.path)
 
     # What follows is Lightning's.
 

@@ -122,7 +122,7 @@ def train(
         progress: Whether to show a progress bar, on standard error.
     """
     config, run = config or TrainingConfig(), RunDirectory(out)
-    task.require_spec(dataset.spec, dataset.path)
+    task.require_data(dataset)
     train_set, val_set = dataset.split("train"), dataset.split("val")
     for name, part in (("training", train_set), ("validation", val_set)):
         if len(part) < config.devices * config.nodes:

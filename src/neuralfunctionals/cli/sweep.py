@@ -1,0 +1,55 @@
+"""`nf sweep`: search hyperparameters by validation."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+from typing import Any
+
+from neuralfunctionals.cli.bars import fitting_bar, plain_bar
+from neuralfunctionals.cli.command import Command
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+
+def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("recipe", help="what to train: an inr2array/ or classify/ recipe; nf recipes lists all")
+    add("--trials", type=int, required=True, metavar="N", help="trials in all, earlier ones of the study included")
+    add(
+        "--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or a database that machines share"
+    )
+    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
+    add("--model", metavar="NAME", help="which model; nf recipes lists those of each recipe")
+    add("--data", metavar="DIR", help="a store of networks or latents; without it networks are made once and kept")
+    add("--out", metavar="DIR", help="the runs of the trials (runs/sweep- and the run's name); continued if begun")
+    add("--seed", type=int, default=0, help="start of the random numbers, the same for all trials (0)")
+
+
+def _sweep(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.recipes import find_run, sweep
+
+    found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
+    run = replace(found, seed=arguments.seed)
+    out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
+    with fitting_bar() as fitting, plain_bar("trials") as progress:
+        return sweep(
+            run,
+            out,
+            trials=arguments.trials,
+            study=arguments.study,
+            data=arguments.data,
+            fitting=fitting,
+            progress=progress,
+        )
+
+
+COMMANDS = {
+    "sweep": Command(
+        "Try the hyperparameters that the paper searched, and name the best by validation.",
+        "nf sweep classify/mnist --data /tmp/latents --trials 6 --scale tiny --out /tmp/sweep",
+        _add_sweep_arguments,
+        _sweep,
+    ),
+}

@@ -1,0 +1,97 @@
+"""From a store of networks to one of their latents: `encode_dataset`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
+from neuralfunctionals.data.store import Store, StoreError, StoreHeader
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, M latents, D latent channels.
+
+Encode = Callable[[WeightSpaceFeatures], Float[Tensor, "B M D"]]
+
+_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class EncodePlan(ShardPlan):
+    """Latents for every network of a store, shard for shard; all else that it holds is kept."""
+
+    source: Store
+    header: StoreHeader
+    shared: Any = None
+    """From networks to latents, an `Encode`; called from several threads."""
+
+    @classmethod
+    def make(cls, encode: Encode, source: Store, made_by: Mapping[str, Any]) -> EncodePlan:
+        """Plans latents.
+
+        Args:
+            encode: From networks to latents.
+            source: A complete store of networks.
+            made_by: What decides the latents, as plain JSON: a store is only continued with the same.
+        """
+        if source.header.spec is None:
+            raise StoreError(f"The store at {source.path} holds no networks to encode. Make one with nf fit.")
+        missing = source.header.num_shards - len(source.shards)
+        if missing:
+            raise StoreError(f"The store at {source.path} lacks {missing} shards. Repeat the command that makes it.")
+        provenance = {
+            "kind": "latents",
+            "encoder": dict(made_by),
+            "networks": dict(source.header.provenance),
+            "networks_sha256": hashlib.sha256(source.header.to_bytes()).hexdigest(),
+        }
+        return cls(source, StoreHeader(source.header.num_items, source.header.shard_size, None, provenance), encode)
+
+    def task(self, shard: int) -> EncodeTask:
+        return EncodeTask(self.source, shard)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodeTask(ShardTask):
+    """One shard to encode."""
+
+    source: Store
+    shard: int
+
+    @torch.no_grad()
+    def run(self, shared: Encode, progress: Callable[[int], None] | None = None) -> Shard:
+        """Encodes the shard, in batches that are the same however often the work was interrupted."""
+        tensors = self.source.map_tensors(self.shard)
+        spec = self.source.header.spec
+        assert spec is not None
+        latents = []
+        for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
+            latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+            (progress or (lambda count: None))(len(vectors))
+        return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])
+
+
+def encode_dataset(
+    plan: EncodePlan,
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Store:
+    """Encodes what is missing in the store; finished shards stay as they are.
+
+    Args:
+        plan: What to encode.
+        out: The store's directory, new or begun with the same plan.
+        workers: Shards encoded at the same time, one thread each; all cores if missing.
+        progress: Called with the number of items finished since the last call.
+    """
+    report = progress or (lambda count: None)
+    return make_shards(plan, out, workers=workers, progress=lambda count, shard: report(count))

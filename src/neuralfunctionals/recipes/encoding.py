@@ -1,0 +1,42 @@
+"""Latents for a whole dataset by a trained autoencoder: `encode`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+from neuralfunctionals.data import EncodePlan, Store, WeightDataset, encode_dataset
+from neuralfunctionals.recipes.execute import open_run
+from neuralfunctionals.tasks import ReconstructTask
+
+
+def encode(
+    run: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WeightDataset:
+    """Latents of every network, in the same kind of store; one that was begun is continued.
+
+    Args:
+        run: A finished run of an `inr2array/` recipe.
+        data: A store of networks.
+        out: The store of latents.
+        workers: Shards encoded at the same time, one thread each; all cores if missing.
+        progress: Called with the number of networks in all, and those finished since the last call.
+    """
+    opened = open_run(run)
+    if not isinstance(opened.task, ReconstructTask):
+        raise ValueError(f"Expected a run of an inr2array/ recipe, but {run} is one of {opened.run.recipe}.")
+    weights = (opened.directory.model / "model.safetensors").read_bytes()
+    made_by = {"recipe": opened.run.recipe, "model": opened.run.model_name, "seed": opened.run.seed}
+    made_by["sha256"] = hashlib.sha256(weights).hexdigest()
+    plan = EncodePlan.make(opened.task.encode, Store(data), made_by)
+    assert plan.source.header.spec is not None
+    opened.task.require_spec(plan.source.header.spec, plan.source.path)
+    report = progress or (lambda total, count: None)
+    encode_dataset(plan, out, workers=workers, progress=lambda count: report(plan.header.num_items, count))
+    return WeightDataset(out)

@@ -1,0 +1,36 @@
+"""What to do with latent arrays: `nearest`, `interpolate`."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Axes: N known arrays, Q asked arrays, K neighbours, S steps, M latents, D latent channels.
+
+
+def nearest(
+    latents: Float[Tensor, "N M D"], query: Float[Tensor, "Q M D"], k: int = 5
+) -> tuple[Int[Tensor, "Q K"], Float[Tensor, "Q K"]]:
+    """The nearest known arrays to each asked one, and their Euclidean distances.
+
+    Args:
+        latents: The known arrays.
+        query: What to find neighbours of; one that is among the known is its own nearest.
+        k: How many neighbours.
+
+    Example:
+        >>> known = torch.tensor([0.0, 1.0, 5.0]).view(3, 1, 1)
+        >>> nearest(known, torch.tensor([[[4.0]]]), k=2)[0].tolist()
+        [[2, 1]]
+    """
+    if not 1 <= k <= len(latents):
+        raise ValueError(f"Expected 1 to {len(latents)} neighbours of {len(latents)} known arrays, but got {k}.")
+    distances, indices = torch.cdist(query.flatten(1), latents.flatten(1)).topk(k, largest=False)
+    return indices, distances
+
+
+def interpolate(start: Float[Tensor, "M D"], end: Float[Tensor, "M D"], steps: int) -> Float[Tensor, "S M D"]:
+    """Arrays on the straight line from one to another, both ends among them."""
+    parts = torch.linspace(0, 1, steps, device=start.device, dtype=start.dtype)
+    return torch.lerp(start, end, parts[:, None, None])

@@ -1,0 +1,153 @@
+"""Learning an invariant latent array of sine networks by showing again what they show: `ReconstructTask`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from einops import reduce
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.data import WeightItems
+from neuralfunctionals.inr import image_values, render_images, render_patches, turn_images, turn_networks
+from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, M latents, D latent channels, H rows, W columns, C colours.
+
+Target = Literal["inr", "image"]
+
+
+class ReconstructBatch(NamedTuple):
+    """Networks and the images they were fitted to, in [-1, 1]."""
+
+    features: WeightSpaceFeatures
+    image: Float[Tensor, "B H W C"]
+
+
+class ReconstructTask(Task):
+    r"""Learns an encoder and a decoder so that the decoded patch networks show what the network shows.
+
+    $$ \min \; \frac{1}{n} \sum_{m=1}^{M} \sum_{x \in P_m} \big( \mathrm{INR}(x; \hat W_m) - t(x) \big)^2,
+    \qquad \hat W_m = \mathrm{Dec}(z_m), \quad z = \mathrm{Enc}(W) $$
+
+    The target $t$ is what the network shows, $\mathrm{INR}(x; W)$, or the image that it was fitted to. The paper has
+    the sum over the $n$ values of a picture; the mean differs by a factor and is the error that it reports.
+    Symmetry: the latents are as invariant as the model's.
+    Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 4.
+
+    Args:
+        model: An autoencoder with `encode`, `decode` and `grid_size`, such as `nf.models.Inr2Array`.
+        target: What the decoded networks are to show: `"inr"` or `"image"`.
+        augment: Whether each training network, and its target with it, is rotated or reflected at random: exactly, by
+            its first layer (see `nf.inr.turn_networks`); pictures that are no squares are reflected only.
+        omega: Frequency of the networks' sines, those that come and those that are decoded.
+        convention: How their weights are meant; see `nf.inr.convert_convention`.
+        optimizer: How to train.
+        seed: Start of the random numbers.
+    """
+
+    metric: ClassVar[str] = "mse"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        target: Target = "inr",
+        augment: bool = False,
+        omega: float = 30.0,
+        convention: str = "paper",
+        optimizer: OptimizerConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, optimizer=optimizer, seed=seed)
+        missing = [name for name in ("encode", "decode", "grid_size") if not hasattr(model, name)]
+        if missing:
+            raise ValueError(
+                f"Expected an autoencoder such as Inr2Array, but {type(model).__name__} has no {', '.join(missing)}."
+            )
+        if target not in ("inr", "image"):
+            raise ValueError(f"Expected the target to be 'inr' or 'image', but got {target!r}.")
+        self.target: Target = target
+        self.augment, self.omega, self.convention = augment, omega, convention
+
+    def prepare(self, items: WeightItems) -> ReconstructBatch:
+        if items.features is None or items.image is None:
+            raise ValueError(
+                "Reconstruction needs networks and the images they were fitted to, but the dataset lacks them. "
+                "Make it with nf fit."
+            )
+        return ReconstructBatch(items.features, image_values(items.image))
+
+    def forward(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
+        """What the decoded patch networks show, at this height and width."""
+        return self._show(self.model(features), size)
+
+    def loss(self, batch: ReconstructBatch) -> Float[Tensor, ""]:
+        return self._errors(self._turn(batch) if self.augment else batch).mean()
+
+    def score(self, batch: ReconstructBatch) -> dict[str, Float[Tensor, "B"]]:
+        return {"mse": self._errors(batch)}
+
+    def _errors(self, batch: ReconstructBatch) -> Float[Tensor, "B"]:
+        size = _size(batch.image)
+        target = batch.image if self.target == "image" else self._render(batch.features, size)
+        return reduce((self(batch.features, size) - target).square(), "B H W C -> B", "mean")
+
+    def _turn(self, batch: ReconstructBatch) -> ReconstructBatch:
+        height, width = _size(batch.image)
+        turns = torch.randint(8 if height == width else 4, (len(batch.image),), device=batch.image.device)
+        networks = turn_networks(batch.features, turns, convention=self.convention)
+        return ReconstructBatch(networks, turn_images(batch.image, turns))
+
+    def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
+        return render_images(features, *size, omega=self.omega, convention=self.convention)
+
+    def _show(self, networks: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
+        grid_size = self._autoencoder.grid_size
+        return render_patches(networks, *size, grid_size=grid_size, omega=self.omega, convention=self.convention)
+
+    @property
+    def _autoencoder(self) -> Any:
+        return self.model
+
+    @torch.inference_mode()
+    def samples(self, items: WeightItems) -> dict[str, Float[Tensor, "B H W C"]]:
+        """Pictures: the images, what the networks show, and what the decoded networks show."""
+        batch = self.prepare(items)
+        self.model.eval()
+        size = _size(batch.image)
+        return {
+            "image": batch.image,
+            "original": self._render(batch.features, size),
+            "reconstruction": self(batch.features, size),
+        }
+
+    # Use of a trained model.
+
+    @torch.no_grad()
+    def encode(self, networks: nn.Module | Sequence[nn.Module] | WeightSpaceFeatures) -> Float[Tensor, "B M D"]:
+        """The latent arrays of a module, a list of modules, or features."""
+        if not isinstance(networks, WeightSpaceFeatures):
+            modules = [networks] if isinstance(networks, nn.Module) else list(networks)
+            networks = WeightSpaceFeatures.from_modules(modules)
+        self.require_spec(networks.spec, "what you gave")
+        networks.require_finite()
+        self.model.eval()
+        return self._autoencoder.encode(networks.to(self.device)).detach()
+
+    @torch.no_grad()
+    def decode(self, latents: Float[Tensor, "B M D"]) -> WeightSpaceFeatures:
+        """The weights of the patch networks: network `b * M + m` shows patch `m` of latent array `b`."""
+        self.model.eval()
+        return self._autoencoder.decode(latents.to(self.device)).detach()
+
+    def show(self, latents: Float[Tensor, "B M D"], height: int, width: int) -> Float[Tensor, "B H W C"]:
+        """The pictures of latent arrays, at any size."""
+        return self._show(self.decode(latents), (height, width))
+
+
+def _size(image: Float[Tensor, "B H W C"]) -> tuple[int, int]:
+    return image.shape[1], image.shape[2]

@@ -1,0 +1,73 @@
+"""Sweeps: which values, which is best, what happens after a kill."""
+
+import numpy as np
+import pytest
+
+from neuralfunctionals.data import RunDirectory, Store, StoreHeader
+from neuralfunctionals.recipes import find_run, search_space, sweep
+from neuralfunctionals.recipes.sweep import with_values
+
+
+@pytest.fixture(scope="module")
+def latents(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "latents"
+    label = np.arange(60) % 10
+    values = np.random.default_rng(0).standard_normal((60, 3, 4)).astype(np.float32) + label[:, None, None]
+    tensors = {"latents": values.astype(np.float32), "label": label, "split": (np.arange(60) // 20).astype(np.int8)}
+    Store.create(path, StoreHeader(60, 60)).write_shard(0, tensors, [{}] * 60)
+    return path
+
+
+def test_the_paper_scale_searches_what_the_appendix_searches():
+    assert search_space(find_run("inr2array/cifar10", scale="paper")) == {
+        "model.num_blocks": (4, 6),
+        "model.channels": (256, 512),
+        "model.fourier_scale": (3.0, 10.0),
+        "model.dropout": (0.1, 0.0),
+        "model.hidden_channels": (512, 1024),
+        "model.num_heads": (4, 8),
+    }
+    assert search_space(find_run("classify/mnist", scale="paper", model="latent")) == {
+        "optimizer.weight_decay": (0.1, 0.01),
+        "task.mixup_alpha": (0.0, 0.2, 1.0),
+    }
+
+
+def test_fields_of_a_run_are_set_by_name():
+    run = find_run("classify/mnist", scale="tiny", model="latent")
+    other = with_values(run, {"optimizer.weight_decay": 0.5, "model.channels": 4, "task.mixup_alpha": 1.0})
+    assert (other.optimizer.weight_decay, other.model["channels"], other.task.mixup_alpha) == (0.5, 4, 1.0)
+    assert other.model["num_blocks"] == run.model["num_blocks"]
+
+
+def test_trials_differ_the_best_validation_wins_and_a_stopped_sweep_is_continued(latents, tmp_path):
+    import optuna
+
+    run = find_run("classify/mnist", scale="tiny", model="latent", data=latents)
+    done = []
+    first = sweep(run, tmp_path, trials=2, data=latents, progress=lambda done_, total: done.append((done_, total)))
+    assert done == [(0, 2), (1, 2), (2, 2)]
+    assert first["trials"] == 2
+    storage = optuna.storages.JournalStorage(
+        optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.journal"))
+    )
+    killed = optuna.load_study(study_name=run.name, storage=storage).ask()
+    killed.suggest_categorical("optimizer.weight_decay", (0.1, 0.01))
+    killed.suggest_categorical("task.mixup_alpha", (0.0, 0.2, 1.0))
+    last = sweep(run, tmp_path, trials=3, data=latents)
+    assert last["trials"] == 3
+    study = optuna.load_study(study_name=run.name, storage=storage)
+    complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    assert len({str(trial.params) for trial in complete}) == 3
+    assert killed.params in [trial.params for trial in complete]
+    results = [RunDirectory(path).read_result() for path in tmp_path.glob("trial-*")]
+    assert len(results) == 3
+    assert last["val/accuracy"] == max(result["val"]["accuracy"] for result in results)
+    assert RunDirectory(last["run"]).read_result()["val"]["accuracy"] == last["val/accuracy"]
+
+
+def test_refuses_what_cannot_be_swept(tmp_path):
+    with pytest.raises(ValueError, match="Expected a recipe of inr2array/, classify/, but got 'edit/mnist-dilate'"):
+        sweep(find_run("edit/mnist-dilate", scale="tiny"), tmp_path, trials=1)
+    with pytest.raises(ValueError, match="Expected at least one trial, but got 0"):
+        sweep(find_run("classify/mnist", scale="tiny"), tmp_path, trials=0)

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+import torch
+
+from neuralfunctionals.data import RunDirectory, Store, StoreHeader, WeightDataset, open_images
+from neuralfunctionals.inr import image_values
+from neuralfunctionals.report import draw_latents, draw_reconstructions
+from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.report.latent_map import project
+
+
+def write_run(path, recipe, model, images):
+    """A finished run, as far as pictures look at it."""
+    image = image_values(open_images(images).read(np.arange(8)))
+    blurred = image.roll(1, 1) / 2 + image / 2
+    run = RunDirectory(path)
+    run.write_config({})
+    run.write_samples({"image": image, "original": image, "reconstruction": blurred})
+    run.write_result({"recipe": recipe, "model": model})
+    return path
+
+
+def write_latents(path):
+    """Ten classes around ten centres."""
+    generator = np.random.default_rng(0)
+    label = np.arange(200) % 10
+    values = 3 * generator.standard_normal((10, 4, 6))[label] + generator.standard_normal((200, 4, 6))
+    tensors = {"latents": values.astype(np.float32), "label": label, "split": np.full(200, 2, np.int8)}
+    Store.create(path, StoreHeader(200, 200)).write_shard(0, tensors, [{}] * 200)
+    return WeightDataset(path)
+
+
+def test_reconstructions_of_both_encoders_are_drawn(tmp_path):
+    runs = [
+        write_run(tmp_path / f"{name}-{model}", f"inr2array/{name}", model, images)
+        for name, images in (("mnist", "mnist-sample"), ("cifar10", "shapes-sample"))
+        for model in ("nft", "nfn")
+    ]
+    draw_reconstructions(read_runs(runs), tmp_path / "reconstructions.png", num_samples=4)
+    assert (tmp_path / "reconstructions.png").stat().st_size > 10_000
+
+
+def test_latents_are_drawn_by_class(tmp_path):
+    draw_latents(write_latents(tmp_path / "latents"), tmp_path / "latents.png")
+    assert (tmp_path / "latents.png").stat().st_size > 10_000
+
+
+def test_the_map_shows_the_directions_of_largest_variance():
+    values = torch.randn(50, 5) * torch.tensor([1.0, 9.0, 0.1, 4.0, 0.5])
+    points = project(values)
+    torch.testing.assert_close(points.mean(0), torch.zeros(2), atol=1e-4, rtol=0)
+    correlation = torch.corrcoef(torch.cat([points, values[:, [1, 3]]], dim=1).T)
+    assert correlation[0, 2].abs() > 0.99
+    assert correlation[1, 3].abs() > 0.9
+
+
+def test_refuses_a_split_with_too_few_items(tmp_path):
+    with pytest.raises(ValueError, match="three or more items in the train split of .* but got 0"):
+        draw_latents(write_latents(tmp_path / "latents"), tmp_path / "latents.png", split="train")

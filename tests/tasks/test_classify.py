@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+import torch
+
+from neuralfunctionals.data import Store, StoreHeader, WeightDataset
+from neuralfunctionals.inr import Siren
+from neuralfunctionals.models import NFN, NFT, Canonical, DWSNet, LatentClassifier, NeuronGraphNet, SpatialNFN, StatNN
+from neuralfunctionals.tasks import ClassifyTask, EvalBatches, OptimizerConfig, TrainingConfig, evaluate, train
+from neuralfunctionals.tasks.classify import ClassifyBatch
+from neuralfunctionals.weight_space import NetworkSpec
+
+SPEC = NetworkSpec.mlp([2, 32, 32, 1])
+TINY = {"channels": 8, "num_blocks": 1, "num_heads": 2, "hidden_channels": 16}
+ON_WEIGHTS = {
+    "dws": lambda: DWSNet.classification(SPEC, channels=4, num_layers=2),
+    "nfn-np": lambda: NFN.classification(SPEC, channels=(4,), num_frequencies=4, head_channels=(8,)),
+    "nfn-hnp": lambda: NFN.classification(SPEC, "HNP", channels=(4,), num_frequencies=4, head_channels=(8,)),
+    "spatial-nfn": lambda: SpatialNFN(SPEC, channels=(4,), num_frequencies=4, grid_size=3, latent_channels=8),
+    "nft": lambda: NFT(SPEC, pooling="cross_attention", out_channels=10, latent_channels=4, head_channels=(8,), **TINY),
+    "neuron-graph": lambda: NeuronGraphNet.classification(SPEC, channels=8, num_rounds=2),
+    "statnn": lambda: StatNN(SPEC, out_channels=10, head_channels=(8,)),
+    "canonical": lambda: Canonical(DWSNet.classification(SPEC, channels=4, num_layers=1)),
+}
+
+
+def latent_classifier(num_classes=10):
+    return LatentClassifier(3, 4, num_classes, channels=8, num_blocks=1, num_heads=2, hidden_channels=16)
+
+
+@pytest.fixture(scope="module")
+def latents(tmp_path_factory):
+    """Latent arrays near one of ten centres, their class."""
+    path = tmp_path_factory.mktemp("data") / "latents"
+    generator = np.random.default_rng(0)
+    label = np.arange(60) % 10
+    centres, noise = generator.standard_normal((10, 3, 4)), generator.standard_normal((60, 3, 4))
+    values = (2 * centres[label] + 0.1 * noise).astype(np.float32)
+    tensors = {"latents": values, "label": label, "split": (np.arange(60) // 40).astype(np.int8)}
+    Store.create(path, StoreHeader(60, 60)).write_shard(0, tensors, [{}] * 60)
+    return WeightDataset(path)
+
+
+@pytest.mark.parametrize("name", ON_WEIGHTS)
+def test_every_model_learns_from_weights_and_is_measured(sirens, tmp_path, name):
+    task = ClassifyTask(ON_WEIGHTS[name]())
+    train(task, sirens, tmp_path, TrainingConfig(steps=2, batch_size=8), progress=False)
+    test = sirens.split("test")
+    metrics = evaluate(task, EvalBatches(test, task.prepare, batch_size=3))
+    right = (task.classify(test[:].features) == test[:].label).double().mean().item()
+    assert metrics["accuracy"] == pytest.approx(right)
+    assert metrics["cross_entropy"] > 0
+
+
+def test_latents_are_learned_from_a_store_without_networks(latents, tmp_path):
+    optimizer = OptimizerConfig("adamw", lr=1e-2, schedule="cosine")
+    task = ClassifyTask(latent_classifier(), source="latents", mixup_alpha=0.2, optimizer=optimizer)
+    train(task, latents, tmp_path, TrainingConfig(steps=60, batch_size=20, val_every=20), progress=False)
+    metrics = evaluate(task, EvalBatches(latents.split("train"), task.prepare, batch_size=20))
+    assert metrics["accuracy"] > 0.5
+    assert task.classify(latents[:4].latents).shape == (4,)
+
+
+def test_mixup_mixes_inputs_and_losses_in_one_proportion():
+    class Sum(torch.nn.Module):
+        """Logits that are the inputs, kept to be looked at."""
+
+        def forward(self, latents):
+            self.seen = latents
+            return latents[:, 0]
+
+    task = ClassifyTask(Sum(), source="latents", num_classes=4, mixup_alpha=1.0)
+    label = torch.arange(4)
+    loss = task.loss(ClassifyBatch(torch.eye(4)[:, None], label))
+    shares = task.model.seen[:, 0]  # how much of each item is in each mixed one
+    torch.testing.assert_close(shares.sum(1), torch.ones(4))
+    expected = -(shares * shares.log_softmax(-1)).sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+    assert len(shares.unique()) > 2
+
+
+def test_modules_of_a_user_are_classified():
+    task = ClassifyTask(ON_WEIGHTS["dws"]())
+    modules = [Siren() for _ in range(3)]
+    classes = task.classify(modules)
+    assert classes.shape == (3,)
+    assert torch.equal(task.classify(modules[1]), classes[[1]])
+
+
+def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
+    config = TrainingConfig(steps=2, batch_size=8)
+    cases = [
+        (ClassifyTask(ON_WEIGHTS["dws"]()), latents, "Expected weights in .* Latents are read by --model latent"),
+        (
+            ClassifyTask(latent_classifier(), source="latents"),
+            sirens,
+            "Expected latents in .* Make them with nf encode",
+        ),
+        (
+            ClassifyTask(latent_classifier(4), source="latents", num_classes=4),
+            latents,
+            "from 0 to 3, but .* has 0 to 9",
+        ),
+        (ClassifyTask(StatNN(NetworkSpec.mlp([2, 3, 1]))), sirens, "built for networks"),
+    ]
+    for task, dataset, message in cases:
+        with pytest.raises(ValueError, match=message):
+            train(task, dataset, tmp_path, config, progress=False)
+    with pytest.raises(ValueError, match="'weights' or 'latents', but got 'pixels'"):
+        ClassifyTask(latent_classifier(), source="pixels")
+    with pytest.raises(ValueError, match="at least two classes and an alpha of mixup of 0 or more, but got 10 and -1"):
+        ClassifyTask(latent_classifier(), mixup_alpha=-1)
+
+
+@pytest.mark.slow
+def test_overfits_eight_networks(sirens, tmp_path):
+    few = sirens.select([*range(8), int((sirens.column("split") == 1).nonzero()[0])])
+    optimizer = OptimizerConfig(lr=3e-3, schedule="cosine", warmup_steps=10, clip_norm=1.0)
+    task = ClassifyTask(NeuronGraphNet.classification(SPEC, channels=32), optimizer=optimizer)
+    train(task, few, tmp_path, TrainingConfig(steps=200, batch_size=8, val_every=100), progress=False)
+    task.load_state_dict(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
+    assert evaluate(task, EvalBatches(few.split("train"), task.prepare, batch_size=8))["accuracy"] == 1
