@@ -85,7 +85,7 @@ class RunDirectory:
         return safetensors.torch.load_file(self.samples_file)
 
     def write_samples(self, samples: Mapping[str, Tensor]) -> None:
-        contiguous = {name: tensor.contiguous().cpu() for name, tensor in samples.items()}
+        contiguous = {name: tensor.cpu().contiguous().clone() for name, tensor in samples.items()}
         write_whole(self.samples_file, safetensors.torch.save(contiguous))
 
     def read_curve(self) -> list[dict[str, Any]]:
