@@ -1,5 +1,7 @@
 """Sweeps: which values, which is best, what happens after a kill."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -51,12 +53,15 @@ def test_trials_differ_the_best_validation_wins_and_a_stopped_sweep_is_continued
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.journal"))
     )
-    killed = optuna.load_study(study_name=run.name, storage=storage).ask()
-    killed.suggest_categorical("optimizer.weight_decay", (0.1, 0.01))
-    killed.suggest_categorical("task.mixup_alpha", (0.0, 0.2, 1.0))
+    study = optuna.load_study(study_name=run.name, storage=storage)
+    space = search_space(run)
+    combinations = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+    study.enqueue_trial(next(c for c in combinations if c not in [trial.params for trial in study.trials]))
+    killed = study.ask()
+    for name, choices in space.items():
+        killed.suggest_categorical(name, choices)
     last = sweep(run, tmp_path, trials=3, data=latents)
     assert last["trials"] == 3
-    study = optuna.load_study(study_name=run.name, storage=storage)
     complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
     assert len({str(trial.params) for trial in complete}) == 3
     assert killed.params in [trial.params for trial in complete]

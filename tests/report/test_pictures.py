@@ -15,7 +15,7 @@ def write_run(path, recipe, model, images):
     blurred = image.roll(1, 1) / 2 + image / 2
     run = RunDirectory(path)
     run.write_config({})
-    run.write_samples({"image": image, "original": image, "reconstruction": blurred})
+    run.write_samples({"image": image, "original": image.clone(), "reconstruction": blurred})
     run.write_result({"recipe": recipe, "model": model})
     return path
 

@@ -30,7 +30,7 @@ def _recipes(arguments: Any) -> dict[str, Any]:
         name: {
             "summary": recipe.summary,
             "reproduces": recipe.reproduces,
-            "models": list(recipe.models),
+            "models": [*recipe.models, *recipe.latent_models],
             "cost": recipe.cost,
         }
         for name, recipe in RECIPES.items()

@@ -75,31 +75,36 @@ RECIPES |= {
     for name, full in generalization.IMAGES.items()
 }
 
-_COST: dict[Scale, str] = {**_EDITING_COST, "paper": "a day on a GPU; months on two cores"}
+_COST: dict[Scale, str] = {**_EDITING_COST, "paper": "200,000 steps or 100 epochs: for a GPU"}
 
-for _images in SAMPLES:
-    RECIPES[f"inr2array/{_images}"] = Recipe(
-        f"an invariant latent array of {_images} INRs",
+RECIPES |= {
+    f"inr2array/{images}": Recipe(
+        f"an invariant latent array of {images} INRs",
         "Table 5, Figure 3",
         tuple(reconstruction.FUNCTIONALS),
         _COST,
-        _images,
+        images,
         reconstruction.reconstruct_run,
         reconstruction.make_task,
         functionals=reconstruction.FUNCTIONALS,
     )
-    RECIPES[f"classify/{_images}"] = Recipe(
-        f"the class of {_images} INRs, from weights or latents",
+    for images in SAMPLES
+}
+RECIPES |= {
+    f"classify/{images}": Recipe(
+        f"the class of {images} INRs, from weights or latents",
         "Tables 1 and 6",
         classification.MODELS,
         _COST,
-        _images,
+        images,
         classification.classify_run,
         classification.make_task,
         functionals=classification.FUNCTIONALS,
         options_from=classification.options_from,
         latent_models=classification.LATENT_MODELS,
     )
+    for images in SAMPLES
+}
 
 
 def find_run(

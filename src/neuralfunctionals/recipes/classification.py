@@ -98,48 +98,43 @@ def _paper(recipe: str, model: str) -> Run:
     )
 
 
-_SMALL: dict[str, tuple[dict[str, Any], float, int, int]] = {
-    "nft": (
-        {
-            "channels": 64,
-            "num_blocks": 2,
-            "hidden_channels": 128,
-            "num_heads": 4,
-            "latent_channels": 64,
-            "head_channels": [256],
-        },
-        1e-3,
-        1000,
-        16,
-    ),
-    "nfn-np": (
-        {"channels": [64] * 3, "num_frequencies": 32, "head_channels": [256], "head_dropout": 0.5},
-        1e-3,
-        1500,
-        16,
-    ),
-    "nfn-hnp": (
-        {"channels": [64] * 3, "num_frequencies": 32, "head_channels": [256], "head_dropout": 0.5},
-        1e-3,
-        1500,
-        16,
-    ),
-    "spatial-nfn": ({"channels": [64] * 3, "num_frequencies": 32, "latent_channels": 64}, 1e-3, 1500, 16),
-    "dws": ({"channels": 32, "num_layers": 4}, 3e-3, 1500, 16),
-    "neuron-graph": ({"channels": 64, "num_rounds": 4, "dropout": 0.1}, 1e-3, 2000, 32),
-    "latent": ({"channels": 128, "num_blocks": 4, "num_heads": 4, "hidden_channels": 512}, 5e-4, 1500, 64),
+_NFN: dict[str, Any] = {"channels": [64] * 3, "num_frequencies": 32, "head_channels": [256], "head_dropout": 0.5}
+_SMALL: dict[str, dict[str, Any]] = {
+    "nft": {
+        "channels": 64,
+        "num_blocks": 2,
+        "hidden_channels": 128,
+        "num_heads": 4,
+        "latent_channels": 64,
+        "head_channels": [256],
+    },
+    "nfn-np": _NFN,
+    "nfn-hnp": _NFN,
+    "spatial-nfn": {"channels": [64] * 3, "num_frequencies": 32, "latent_channels": 64},
+    "dws": {"channels": 32, "num_layers": 4},
+    "neuron-graph": {"channels": 64, "num_rounds": 4, "dropout": 0.1},
+    "latent": {"channels": 128, "num_blocks": 4, "num_heads": 4, "hidden_channels": 512},
 }
-"""Options, learning rate, steps and batch."""
+_SMALL_TRAINING = {
+    "nft": (1e-3, 1000, 16),
+    "nfn-np": (1e-3, 1500, 16),
+    "nfn-hnp": (1e-3, 1500, 16),
+    "spatial-nfn": (1e-3, 1500, 16),
+    "dws": (3e-3, 1500, 16),
+    "neuron-graph": (1e-3, 2000, 32),
+    "latent": (5e-4, 1500, 64),
+}
+"""Learning rate, steps and batch."""
 
 
 def _small(recipe: str, model: str) -> Run:
     """At most three minutes on two cores."""
-    options, rate, steps, batch = _SMALL[model]
+    rate, steps, batch = _SMALL_TRAINING[model]
     paper = _paper(recipe, model)
     return replace(
         paper,
         scale="small",
-        model=options,
+        model=_SMALL[model],
         data=DataConfig(images=SAMPLES[paper.data.images]),
         optimizer=OptimizerConfig(
             "adamw", lr=rate, weight_decay=0.01, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0
