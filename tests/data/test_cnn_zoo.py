@@ -42,6 +42,8 @@ def test_a_zoo_is_a_dataset_with_accuracies_and_hyperparameters(zoo):
     assert (dataset.provenance["train_images"], dataset.provenance["test_images"]) == (270, 30)
     item = dataset[4]
     assert (item.label, item.split, item.source_index) == (None, dataset.metadata(4)["split"], 4)
+    assert item.tensors["test_accuracy"] == dataset.column("test_accuracy")[4]
+    assert not any(name.startswith("checkpoint_") for name in item.tensors)
     assert dataset.metadata(4)["config"]["activation"] in ("relu", "tanh")
     assert dataset.metadata(4)["test_accuracy"] == pytest.approx(dataset.column("test_accuracy")[4].item(), abs=1e-5)
 

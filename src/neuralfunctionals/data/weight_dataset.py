@@ -35,7 +35,7 @@ class WeightItems:
     source_index: Any
     copy: Any
     tensors: dict[str, Tensor]
-    """Everything the store holds for these items, by name."""
+    """What the store holds for these items, by name; checkpoints of their training only by `WeightDataset.column`."""
 
     @property
     def latents(self) -> Tensor | None:
@@ -145,7 +145,9 @@ class WeightDataset:
             yield self[part]
 
     def _make(self, items: np.ndarray, *, alone: bool) -> WeightItems:
-        tensors = {name: self._gather(name, items) for name in self.tensor_names}
+        # Checkpoints hold many times the weights, and nearly no reader of items wants them.
+        names = [name for name in self.tensor_names if not name.startswith("checkpoint_")]
+        tensors = {name: self._gather(name, items) for name in names}
         features = None
         if "weights" in tensors:
             features = WeightSpaceFeatures(self.spec, tensors["weights"][..., None])
