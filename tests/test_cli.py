@@ -27,7 +27,8 @@ def run(capsys, *words):
     return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+# No bytecode: a process that may write small files only would leave it cut off, for all that come after.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def command(*words):
