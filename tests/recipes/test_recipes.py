@@ -64,11 +64,12 @@ def test_the_paper_scale_has_the_appendix_hyperparameters():
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
-def test_the_compared_editors_have_as_many_parameters(scale):
+@pytest.mark.parametrize(("recipe", "colours"), [("edit/mnist-erode", 1), ("edit/cifar10-contrast", 3)])
+def test_the_compared_editors_have_as_many_parameters(scale, recipe, colours):
     counts = {}
     for model in ("nft", "nfn-np", "nfn-hnp"):
-        run = find_run("edit/mnist-erode", scale=scale, model=model)
-        built = build_model(model, SPEC, run.model, seed=0, compiled=False)
+        run = find_run(recipe, scale=scale, model=model)
+        built = build_model(model, NetworkSpec.mlp([2, 32, 32, colours]), run.model, seed=0, compiled=False)
         counts[model] = sum(p.numel() for p in built.parameters())
     assert max(counts.values()) < 1.03 * min(counts.values()), counts
 

@@ -61,7 +61,7 @@ def _paper(recipe: str, model: str) -> Run:
         recipe,
         "paper",
         model,
-        model=_options(model, nft, 236, 217),
+        model=_options(model, nft, 236, 147 if full_images(recipe) == "cifar10" else 217),
         task=TASKS[recipe],
         data=DataConfig(images=full_images(recipe)),
         optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
@@ -85,7 +85,7 @@ def _small(recipe: str, model: str) -> Run:
     """
     nft = _nft(channels=64, num_blocks=2, hidden_channels=128, num_heads=4, dropout=0.0)
     rate, steps, val_every = _SMALL[model]
-    options = _options(model, nft, 39, 38)
+    options = _options(model, nft, 39, 26 if full_images(recipe) == "cifar10" else 38)
     return replace(
         _paper(recipe, model),
         scale="small",
@@ -115,7 +115,7 @@ def _nft(**options: Any) -> dict[str, Any]:
 
 
 def _options(model: str, nft: dict[str, Any], np_channels: int, hnp_channels: int) -> dict[str, Any]:
-    """Options that give all models about as many parameters."""
+    """Options that give all models about as many parameters; HNP layers have more of them with three colours."""
     return {
         "nft": nft,
         "nft-hnp": nft,
