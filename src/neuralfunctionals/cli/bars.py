@@ -37,10 +37,13 @@ def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Seque
         known: list[float] = []
 
         def report(total: int, count: int, qualities: Sequence[float]) -> None:
-            nonlocal done
+            nonlocal started, done
             if not bar.tasks:
                 bar.add_task(what, total=total, rate="", quality="")
                 bar.start()
+            elif bar.tasks[0].finished and count:  # the next of several stores
+                bar.reset(bar.task_ids[0], total=total)
+                started, done = time.perf_counter(), 0
             done += count
             known.extend(qualities)
             rate = f"{done / max(time.perf_counter() - started, 1e-9):.3g} items/s"
