@@ -199,6 +199,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background of a shell
     )
     deadline = time.monotonic() + 240
     while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
