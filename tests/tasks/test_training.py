@@ -136,6 +136,7 @@ def test_refuses_data_it_cannot_train_on(sirens, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_blocks_train_as_plain_ones(sirens, tmp_path):
     curves = []
     for compiled in (False, True):
