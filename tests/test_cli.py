@@ -1,5 +1,4 @@
 import filecmp
-import json
 import os
 import random
 import re
@@ -12,37 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from neuralfunctionals.cli import COMMANDS, build_parser, main
+from commands import nf_command, run
+from neuralfunctionals.cli import COMMANDS, build_parser
 
 ROOT = Path(__file__).parents[1]
-
-
-def run(capsys, *words):
-    """Runs a command here: its exit code, its JSON, what it said on standard error."""
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as leaving:
-        code = leaving.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
 
 
 # No bytecode: a process that may write small files only would leave it cut off, for all that come after.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def command(*words):
-    return [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
-
-
 def start(*words):
     """A process that may be killed."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command(*words), env=ENVIRONMENT, **quiet)
+    return subprocess.Popen(nf_command(*words), env=ENVIRONMENT, **quiet)
 
 
 def finish(*words, **options):
-    return subprocess.run(command(*words), env=ENVIRONMENT, capture_output=True, text=True, **options)
+    return subprocess.run(nf_command(*words), env=ENVIRONMENT, capture_output=True, text=True, **options)
 
 
 def succeed(*words):

@@ -1,10 +1,10 @@
 """The commands that predict accuracies, as people call them."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
+from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import WeightDataset, build_cnn
 from neuralfunctionals.data.network_files import write_networks
@@ -21,16 +21,6 @@ def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def run(capsys, *words):
-    """Runs a command here: its exit code, its JSON, what it said on standard error."""
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as leaving:
-        code = leaving.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
 
 
 @pytest.fixture(scope="module")

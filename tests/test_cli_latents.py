@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import WeightDataset
 
@@ -23,15 +24,6 @@ def report(total, count):
         os.kill(os.getpid(), signal.SIGKILL)
 encode(*sys.argv[1:], workers=1, progress=report)
 """
-
-
-def run(capsys, *words):
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as leaving:
-        code = leaving.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,15 @@
 """The commands that train and use models, as people call them."""
 
 import csv
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
+from commands import nf_command, run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data.network_files import read_networks, write_networks
 from neuralfunctionals.inr import Siren, image_grid
@@ -25,20 +24,6 @@ def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def run(capsys, *words):
-    """Runs a command here: its exit code, its JSON, what it said on standard error."""
-    try:
-        code = main([str(word) for word in words])
-    except SystemExit as leaving:
-        code = leaving.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.splitlines()[-1]) if out.strip().endswith("}") else out, err
-
-
-def command(*words):
-    return [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +147,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for devices in (1, 2):
         words = [*options, "--devices", str(devices), "--out", tmp_path / str(devices)]
-        done = subprocess.run(command(*words), env=environment, capture_output=True, text=True)
+        done = subprocess.run(nf_command(*words), env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     one, two = rows(tmp_path / "1"), rows(tmp_path / "2")
     assert len(one) == len(two) == 22
@@ -175,16 +160,16 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
 @pytest.mark.slow
 def test_a_killed_command_is_continued_to_the_same_model(tmp_path):
     options = [*TRAIN, "--training.steps", "200", "--training.val_every", "20"]
-    assert subprocess.run(command(*options, "--out", tmp_path / "whole"), capture_output=True).returncode == 0
+    assert subprocess.run(nf_command(*options, "--out", tmp_path / "whole"), capture_output=True).returncode == 0
     out = tmp_path / "killed"
-    process = subprocess.Popen(command(*options, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(nf_command(*options, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
     while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (out / "result.json").exists()
-    done = subprocess.run(command(*options, "--out", out, "--resume"), capture_output=True, text=True)
+    done = subprocess.run(nf_command(*options, "--out", out, "--resume"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert rows(out) == rows(tmp_path / "whole")
     files = [p / "model" / "model.safetensors" for p in (out, tmp_path / "whole")]
@@ -195,7 +180,7 @@ def test_a_killed_command_is_continued_to_the_same_model(tmp_path):
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     out = tmp_path / "run"
     process = subprocess.Popen(
-        command(*TRAIN, "--training.steps", "4000", "--training.val_every", "20", "--out", out),
+        nf_command(*TRAIN, "--training.steps", "4000", "--training.val_every", "20", "--out", out),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
