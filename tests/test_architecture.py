@@ -8,12 +8,13 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing", "native"}
+EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing", "native", "shipped"}
 MAY_IMPORT = {
     "weight_space": set(),
     "native": set(),
+    "shipped": set(),
     "layers": {"weight_space", "native"},
-    "models": {"weight_space", "layers", "inr"},
+    "models": {"weight_space", "layers", "inr", "shipped"},
     "inr": {"weight_space", "native"},
     "data": {"weight_space", "inr", "native"},
     "tasks": {"weight_space", "inr", "data"},

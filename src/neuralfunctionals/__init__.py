@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
+    from neuralfunctionals.models import from_pretrained
     from neuralfunctionals.weight_space import (
         LayerSpec,
         NetworkSpec,
@@ -29,6 +30,7 @@ __all__ = [
     "WeightSpaceFeatures",
     "canonicalize",
     "data",
+    "from_pretrained",
     "inr",
     "layers",
     "models",
@@ -44,6 +46,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("neuralfunctionals.weight_space"), name)
     if name in _PARTS:
         return importlib.import_module(f"neuralfunctionals.{name}")
+    if name == "from_pretrained":
+        return importlib.import_module("neuralfunctionals.models").from_pretrained
     raise AttributeError(f"module 'neuralfunctionals' has no attribute '{name}'")
 
 

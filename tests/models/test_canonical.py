@@ -107,7 +107,7 @@ def test_what_has_no_canonical_form_is_refused_with_the_reason(tmp_path):
         (lambda: Canonical(models.Inr2Array(SPEC, **ARRAY)), r"Inr2Array\(canonical='sine'\)"),
         (lambda: models.Inr2Array(SPEC, canonical="sin", **ARRAY), "canonical 'none' or 'sine'"),  # pyright: ignore
         (lambda: MODELS["editor"]()(random_features(NetworkSpec.mlp([5, 5]))), "Canonical expected networks"),
-        (lambda: Canonical.from_pretrained(tmp_path), "Expected the config of a model"),
+        (lambda: Canonical.from_pretrained(tmp_path), "does not hold a Canonical: it holds a StatNN"),
     ]
     models.StatNN(SPEC, head_channels=[4]).save_pretrained(tmp_path)
     for make, message in cases:

@@ -225,6 +225,7 @@ def test_loading_the_wrong_class_or_name_is_refused_with_the_reason(tmp_path, mo
     models.StatNN(SPECS[0], head_channels=[4]).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="does not hold a NFT"):
         models.NFT.from_pretrained(tmp_path)
+    assert isinstance(models.from_pretrained(tmp_path), models.StatNN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="Found no model 'nobody/nothing'"):
         models.NFT.from_pretrained("nobody/nothing", cache_dir=tmp_path, local_files_only=True)

@@ -7,6 +7,7 @@ from neuralfunctionals.models.inr2array import Inr2Array
 from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
+from neuralfunctionals.models.pretrained import from_pretrained
 from neuralfunctionals.models.spatial_nfn import SpatialNFN
 from neuralfunctionals.models.statnn import StatNN
 
@@ -20,4 +21,5 @@ __all__ = [
     "NeuronGraphNet",
     "SpatialNFN",
     "StatNN",
+    "from_pretrained",
 ]

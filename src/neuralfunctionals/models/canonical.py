@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.models.pretrained import Pretrained
+from neuralfunctionals.models.pretrained import Pretrained, model_class
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
 from neuralfunctionals.weight_space.sine_symmetry import require_sine
 
@@ -58,9 +58,5 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        classes = {c.__name__: c for c in Pretrained.__subclasses__()}
-        name = config.get("model", {}).get("class")
-        if name not in classes:
-            raise ValueError(f"Expected the config of a model of {sorted(classes)}, but got one of {name!r}.")
-        inner = classes[name]
+        inner = model_class(config.get("model", {}).get("class"))
         return {**config, "model": inner(**inner.decode_config(config["model"]["config"]))}

@@ -1,4 +1,4 @@
-"""Saving and loading models: safetensors weights and a JSON config, in a directory or on the hub."""
+"""Saving and loading models: safetensors weights and a JSON config, in a directory, shipped, or on the hub."""
 
 import json
 from collections.abc import Mapping
@@ -8,46 +8,49 @@ from typing import Any, TypeVar
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors.torch import load_file
 
+from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec
 
 Model = TypeVar("Model", bound="Pretrained")
 
 
 class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license="mit"):
-    """Gives a model `save_pretrained(directory)` and `from_pretrained(directory or hub id)`.
+    """Gives a model `save_pretrained(directory)` and `from_pretrained(directory, shipped name or hub id)`.
 
     The constructor's arguments are the config; they must be plain values or a `NetworkSpec`.
     """
 
+    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
+        """Writes weights and config; the config names the class, for `nf.from_pretrained`."""
+        described: Any = self
+        kwargs.setdefault("config", {"class": type(self).__name__, **described._hub_mixin_config})
+        return super().save_pretrained(save_directory, **kwargs)
+
     @classmethod
     def from_pretrained(cls: type[Model], name: str | Path, **kwargs: Any) -> Model:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Loads a model, in evaluation mode, from a directory that `save_pretrained` wrote, or else from the hub.
+        """Loads a model, in evaluation mode.
 
         Args:
-            name: The directory, or the model's id on the hub.
+            name: A directory that `save_pretrained` wrote, or a finished run's; else the name of a shipped model;
+                else the model's id on the hub.
             **kwargs: Passed to the hub's `snapshot_download`, such as `revision` or `cache_dir`.
         """
-        path = Path(name)
-        if not path.is_dir():
-            try:
-                path = Path(snapshot_download(str(name), **kwargs))
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"Found no model '{name}': it is neither a directory here nor a model that the hub gives "
-                    f"({type(error).__name__}). Give the directory that save_pretrained wrote."
-                ) from error
-        missing = [file for file in ("config.json", "model.safetensors") if not (path / file).is_file()]
-        if missing:
-            raise ValueError(
-                f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
-            )
-        config = json.loads((path / "config.json").read_text())
+        path = _find(name, **kwargs)
+        return cls._load(path, json.loads((path / "config.json").read_text()))
+
+    @classmethod
+    def _load(cls: type[Model], path: Path, config: Mapping[str, Any]) -> Model:
+        arguments = {key: value for key, value in config.items() if key != "class"}
+        held = config.get("class", cls.__name__)
         try:
-            model: Any = cls(**cls.decode_config(config))
+            if held != cls.__name__:
+                raise TypeError(f"it holds a {held}")
+            model: Any = cls(**cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except (TypeError, RuntimeError) as error:
             raise ValueError(
-                f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it."
+                f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it, or with "
+                "nf.from_pretrained, which finds the class."
             ) from error
         return model.eval()
 
@@ -55,3 +58,43 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """The constructor's arguments from what JSON keeps of them."""
         return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}
+
+
+def model_class(name: str | None) -> type[Any]:
+    """A model's class by its name in a config."""
+    classes = {c.__name__: c for c in Pretrained.__subclasses__()}
+    if name not in classes:
+        raise ValueError(f"Expected the config of a model of {sorted(classes)}, but got one of {name!r}.")
+    return classes[name]
+
+
+def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
+    """Loads a model of any class, in evaluation mode; arguments as for a model's own `from_pretrained`.
+
+    Example:
+        >>> editor = from_pretrained("digits-dilate")  # doctest: +SKIP
+    """
+    path = _find(name, **kwargs)
+    config = json.loads((path / "config.json").read_text())
+    return model_class(config.get("class"))._load(path, config)
+
+
+def _find(name: str | Path, **kwargs: Any) -> Path:
+    """The directory of a model's files."""
+    path = find_shipped(name)
+    if not path.is_dir():
+        try:
+            path = Path(snapshot_download(str(name), **kwargs))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"Found no model '{name}': it is neither a directory here, nor shipped ({', '.join(SHIPPED)}), nor a "
+                f"model that the hub gives ({type(error).__name__}). Give the directory that save_pretrained wrote."
+            ) from error
+    if (path / "model" / "config.json").is_file():
+        path /= "model"
+    missing = [file for file in ("config.json", "model.safetensors") if not (path / file).is_file()]
+    if missing:
+        raise ValueError(
+            f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
+        )
+    return path

@@ -24,6 +24,7 @@ from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.functionals import build_model, load_model
 from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 from neuralfunctionals.weight_space import canonicalize
 
@@ -224,13 +225,13 @@ def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int =
 
 
 def open_run(path: str | os.PathLike[str]) -> TrainedRun:
-    """A finished run, with its best model.
+    """A finished run, with its best model, by its directory or the name of a shipped model.
 
     Example:
         >>> open_run("RUN").task.edit(my_siren)  # doctest: +SKIP
         Siren(...)
     """
-    directory = RunDirectory(path).require()
+    directory = RunDirectory(find_shipped(path)).require()
     config = directory.read_config()
     run = Run.from_dict(config["run"])
     recipe = RECIPES[run.recipe]
