@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.recipes import TABLES, open_run
 
 # Dies by SIGKILL while it encodes, as a machine that is switched off.
 KILLED = """
@@ -100,3 +102,25 @@ def test_killed_and_continued_gives_the_same_bytes(capsys, made, tmp_path):
     assert 0 < result["items_encoded"] < 80
     assert len(WeightDataset(killed)) == 80
     assert {p.name: p.read_bytes() for p in killed.iterdir()} == {p.name: p.read_bytes() for p in whole.iterdir()}
+
+
+@pytest.mark.slow
+def test_a_table_trains_autoencoders_and_classifiers_on_their_latents(capsys, monkeypatch, tmp_path):
+    table = TABLES["table1"]
+    assert (len(table.runs), len({(r.recipe, r.model, r.seed, r.encoder) for r in table.runs})) == (45, 45)
+    chosen = [r for r in table.runs if r.recipe.endswith("/mnist") and r.seed == 0]
+    chosen = [r for r in chosen if r.model not in ("nfn-np", "nfn-hnp", "spatial-nfn")]
+    monkeypatch.setitem(TABLES, "table1", replace(table, runs=tuple(chosen)))
+    code, result, err = run(
+        capsys, "reproduce", "table1", "--scale", "tiny", "--out", tmp_path, "--jobs", "2", "--json"
+    )
+    assert code == 0, err
+    assert result["runs"] == 6
+    text = (tmp_path / "table.md").read_text()
+    assert all(
+        words in text for words in ("| inr2array-nft |", "| inr2array-nfn |", "98.5", "0.027 ± 0.003", "| dws |")
+    )
+    pictures = ("reconstructions", "reconstruction_curves", "curves", "latents")
+    assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in pictures)
+    config = open_run(tmp_path / "classify-mnist-tiny-latent-seed0-of-nft").directory.read_config()
+    assert config["data"]["encoder"]["model"] == "nft"

@@ -216,7 +216,8 @@ def _predict(arguments: Any) -> dict[str, Any]:
 
 def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("table", help="table2 (with table4 and figure4: editing INRs) or table3 (accuracies of CNNs)")
+    text = "table1, table6 (classes of INRs), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3 (latents)"
+    add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
     add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
     add("--full-images", action="store_true", help="the full image sets also at small scales; see NF_DATA_ROOT")
@@ -232,7 +233,7 @@ def _reproduce(arguments: Any) -> dict[str, Any]:
     for recipe, _, path in stores:
         if not path:
             raise ValueError(f"Expected --data RECIPE=DIR, such as edit/mnist-dilate=sirens, but got '{recipe}'.")
-    recipe = TABLES[arguments.table].runs[0][0] if arguments.table in TABLES else ""
+    recipe = TABLES[arguments.table].runs[0].recipe if arguments.table in TABLES else ""
     out = arguments.out or os.path.join("runs", f"{arguments.table}-{arguments.scale}")
     with _making_bar(recipe) as fitting, plain_bar("runs") as progress:
         return reproduce(

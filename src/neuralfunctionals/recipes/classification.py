@@ -116,11 +116,11 @@ _SMALL: dict[str, dict[str, Any]] = {
     "latent": {"channels": 128, "num_blocks": 4, "num_heads": 4, "hidden_channels": 512},
 }
 _SMALL_TRAINING = {
-    "nft": (1e-3, 1000, 16),
-    "nfn-np": (1e-3, 1500, 16),
-    "nfn-hnp": (1e-3, 1500, 16),
-    "spatial-nfn": (1e-3, 1500, 16),
-    "dws": (3e-3, 1500, 16),
+    "nft": (1e-3, 600, 16),
+    "nfn-np": (1e-3, 1200, 16),
+    "nfn-hnp": (1e-3, 1200, 16),
+    "spatial-nfn": (1e-3, 700, 16),
+    "dws": (1e-3, 1500, 16),
     "neuron-graph": (1e-3, 2000, 32),
     "latent": (5e-4, 1500, 64),
 }

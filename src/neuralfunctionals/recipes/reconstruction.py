@@ -57,7 +57,7 @@ def _paper(recipe: str, model: str) -> Run:
 def _small(recipe: str, model: str) -> Run:
     """At most three minutes on two cores; linear layers are faster and get more steps."""
     paper = _paper(recipe, model)
-    steps, val_every = {"nft": (1000, 100), "nfn": (2000, 200)}[model]
+    steps, val_every = {"nft": (800, 100), "nfn": (1200, 150)}[model]
     nft = {"hidden_channels": 128, "num_heads": 4} if model == "nft" else {}
     return replace(
         paper,

@@ -8,9 +8,10 @@ from neuralfunctionals.report.pictures import (
     draw_predictions,
     draw_reconstructions,
 )
-from neuralfunctionals.report.tables import edit_table, generalization_table
+from neuralfunctionals.report.tables import classification_table, edit_table, generalization_table, reconstruction_table
 
 __all__ = [
+    "classification_table",
     "draw_accuracies",
     "draw_curves",
     "draw_edits",
@@ -19,4 +20,5 @@ __all__ = [
     "draw_reconstructions",
     "edit_table",
     "generalization_table",
+    "reconstruction_table",
 ]

@@ -16,6 +16,7 @@ class FinishedRun:
 
     directory: RunDirectory
     result: dict[str, Any]
+    config: dict[str, Any]
 
     @property
     def recipe(self) -> str:
@@ -23,7 +24,11 @@ class FinishedRun:
 
     @property
     def model(self) -> str:
-        return self.result["model"]
+        """The model's name; of a reader of latents that of their autoencoder; and what the paper's does not have."""
+        run, encoder = self.config["run"], self.config["data"].get("encoder")
+        name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
+        name += " with messages" if run["model"].get("message_passing") else ""
+        return name + (", canonical" if run.get("canonical") == "sine" else "")
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
@@ -31,7 +36,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
     directories = [RunDirectory(path).require() for path in paths]
     if not directories:
         raise ValueError("Expected at least one finished run, but got none.")
-    return [FinishedRun(directory, directory.read_result()) for directory in directories]
+    return [FinishedRun(directory, directory.read_result(), directory.read_config()) for directory in directories]
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:

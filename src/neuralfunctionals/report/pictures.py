@@ -24,6 +24,8 @@ _COLOURS = {
     "statnn": "#8a8a8a",
     "neuron-graph": "#d4a017",
     "latent": "#333333",
+    "inr2array-nfn": "#7fb069",
+    "inr2array-nft": "#333333",
 }
 _INK = "#333333"
 
