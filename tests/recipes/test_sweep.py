@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from commands import run as run_command
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader
 from neuralfunctionals.recipes import find_run, search_space, sweep
 from neuralfunctionals.recipes.sweep import with_values
@@ -71,8 +72,29 @@ def test_trials_differ_the_best_validation_wins_and_a_stopped_sweep_is_continued
     assert RunDirectory(last["run"]).read_result()["val"]["accuracy"] == last["val/accuracy"]
 
 
+def test_the_command_sweeps_with_a_shared_database(capsys, latents, tmp_path):
+    words = ["sweep", "classify/mnist", "--scale", "tiny", "--data", latents, "--out", tmp_path / "s", "--steps", "8"]
+    words += ["--study", f"sqlite:///{tmp_path}/study.db", "--json"]
+    code, result, err = run_command(capsys, *words, "--trials", "1")
+    assert code == 0, err
+    config = RunDirectory(result["run"]).read_config()["run"]
+    assert (config["training"]["steps"], config["training"]["val_every"]) == (8, 4)
+    code, again, err = run_command(capsys, *words, "--trials", "2")
+    assert code == 0, err
+    assert (result["trials"], again["trials"], len(list((tmp_path / "s").glob("trial-*")))) == (1, 2, 2)
+    code, _, err = run_command(capsys, *words, "--trials", "2", "--steps", "0")
+    assert (code, err) == (2, "nf: Expected --steps of at least 1, but got 0.\n")
+
+
+def test_validation_chooses_pooling_and_frequencies_of_predictors():
+    for model, names in (("nft-hnp", {"model.fourier_scale", "model.pooling"}), ("statnn", {"optimizer.lr"})):
+        space = search_space(find_run("generalization/svhn-grey", scale="small", model=model))
+        assert space.keys() == names
+        assert np.prod([len(values) for values in space.values()]) == 4
+
+
 def test_refuses_what_cannot_be_swept(tmp_path):
-    with pytest.raises(ValueError, match="Expected a recipe of inr2array/, classify/, but got 'edit/mnist-dilate'"):
+    with pytest.raises(ValueError, match="generalization/, but got 'edit/mnist-dilate'"):
         sweep(find_run("edit/mnist-dilate", scale="tiny"), tmp_path, trials=1)
     with pytest.raises(ValueError, match="Expected at least one trial, but got 0"):
         sweep(find_run("classify/mnist", scale="tiny"), tmp_path, trials=0)

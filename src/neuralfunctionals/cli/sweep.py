@@ -15,10 +15,16 @@ from neuralfunctionals.cli.command import Command
 
 def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("recipe", help="what to train: an inr2array/ or classify/ recipe; nf recipes lists all")
+    add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe; nf recipes lists all")
     add("--trials", type=int, required=True, metavar="N", help="trials in all, earlier ones of the study included")
     add(
         "--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or a database that machines share"
+    )
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="steps of each trial, warm-up in proportion (the recipe's)",
     )
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
     add("--model", metavar="NAME", help="which model; nf recipes lists those of each recipe")
@@ -32,6 +38,8 @@ def _sweep(arguments: Any) -> dict[str, Any]:
 
     found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
     run = replace(found, seed=arguments.seed)
+    if arguments.steps is not None:
+        run = _with_steps(run, arguments.steps)
     out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
     with fitting_bar() as fitting, plain_bar("trials") as progress:
         return sweep(
@@ -43,6 +51,17 @@ def _sweep(arguments: Any) -> dict[str, Any]:
             fitting=fitting,
             progress=progress,
         )
+
+
+def _with_steps(run: Any, steps: int) -> Any:
+    if steps < 1:
+        raise ValueError(f"Expected --steps of at least 1, but got {steps}.")
+    share = steps / run.training.steps
+    return replace(
+        run,
+        training=replace(run.training, steps=steps, val_every=max(1, int(share * run.training.val_every))),
+        optimizer=replace(run.optimizer, warmup_steps=int(share * run.optimizer.warmup_steps)),
+    )
 
 
 COMMANDS = {

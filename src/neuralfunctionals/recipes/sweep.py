@@ -15,11 +15,15 @@ from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.execute import execute
 from neuralfunctionals.recipes.run import Run
-from neuralfunctionals.tasks import ClassifyTask, ReconstructTask, Task
+from neuralfunctionals.tasks import ClassifyTask, GeneralizationTask, ReconstructTask, Task
 
 Space = dict[str, tuple[Any, ...]]
 
-_TASKS: dict[str, type[Task]] = {"inr2array": ReconstructTask, "classify": ClassifyTask}
+_TASKS: dict[str, type[Task]] = {
+    "inr2array": ReconstructTask,
+    "classify": ClassifyTask,
+    "generalization": GeneralizationTask,
+}
 
 
 def search_space(run: Run) -> Space:
@@ -39,6 +43,10 @@ def search_space(run: Run) -> Space:
         return {"optimizer.weight_decay": (0.1, 0.01)} | (
             {"task.mixup_alpha": (0.0, 0.2, 1.0)} if on_latents else dropout
         )
+    if family == "generalization":
+        if run.model_name in ("nft", "nft-hnp"):
+            return {"model.fourier_scale": (3.0, 10.0), "model.pooling": ("HNP", "cross_attention")}
+        return {"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)}
     blocks, channels = run.model["num_blocks"], run.model["channels"]
     space: Space = {
         "model.num_blocks": tuple(sorted({max(1, 2 * blocks // 3), blocks})),
