@@ -6,7 +6,7 @@ from torch import nn
 from neuralfunctionals.data import EDITS
 from neuralfunctionals.inr import Siren, image_grid, render
 from neuralfunctionals.models import NFN, NFT
-from neuralfunctionals.tasks import EditTask, EvalBatches, evaluate
+from neuralfunctionals.tasks import EditTask, EvalBatches, OptimizerConfig, TrainingConfig, evaluate, train
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
@@ -81,3 +81,16 @@ def test_refuses_networks_that_the_editor_was_not_built_for():
     nn.init.constant_(broken.layers[0].weight, float("nan"))
     with pytest.raises(ValueError, match="Expected finite values"):
         make_task().edit(broken)
+
+
+@pytest.mark.slow
+def test_overfits_eight_networks(sirens, tmp_path):
+    torch.manual_seed(0)
+    few = sirens.select([*range(8), int((sirens.column("split") == 1).nonzero()[0])])
+    options = {"channels": 32, "num_blocks": 2, "hidden_channels": 64, "num_heads": 4}
+    optimizer = OptimizerConfig("adam", lr=3e-3, schedule="cosine", warmup_steps=20, clip_norm=1.0)
+    task = make_task(NFT(SPEC, **options), optimizer=optimizer)
+    train(task, few, tmp_path, TrainingConfig(steps=400, batch_size=8, val_every=200), progress=False)
+    task.load_state_dict(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
+    after = evaluate(task, EvalBatches(few.split("train"), task.prepare, batch_size=8))
+    assert after["mse"] < 0.3 * after["mse_no_edit"]
