@@ -8,7 +8,7 @@ import pytest
 from commands import run as run_command
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader
 from neuralfunctionals.recipes import find_run, search_space, sweep
-from neuralfunctionals.recipes.sweep import with_values
+from neuralfunctionals.recipes.run import with_values
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,8 @@ def test_the_paper_scale_searches_what_the_appendix_searches():
 
 def test_fields_of_a_run_are_set_by_name():
     run = find_run("classify/mnist", scale="tiny", model="latent")
-    other = with_values(run, {"optimizer.weight_decay": 0.5, "model.channels": 4, "task.mixup_alpha": 1.0})
+    other = with_values(run, {"optimizer.weight_decay": 0.5, "model.channels": 4, "task.mixup_alpha": 1.0, "seed": 3})
+    assert other.seed == 3
     assert (other.optimizer.weight_decay, other.model["channels"], other.task.mixup_alpha) == (0.5, 4, 1.0)
     assert other.model["num_blocks"] == run.model["num_blocks"]
 

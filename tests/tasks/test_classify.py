@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from neuralfunctionals.data import Store, StoreHeader, WeightDataset
-from neuralfunctionals.inr import Siren
+from neuralfunctionals.inr import Siren, image_grid, render
 from neuralfunctionals.models import NFN, NFT, Canonical, DWSNet, LatentClassifier, NeuronGraphNet, SpatialNFN, StatNN
 from neuralfunctionals.tasks import ClassifyTask, EvalBatches, OptimizerConfig, TrainingConfig, evaluate, train
 from neuralfunctionals.tasks.classify import ClassifyBatch
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 TINY = {"channels": 8, "num_blocks": 1, "num_heads": 2, "hidden_channels": 16}
@@ -109,6 +109,21 @@ def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
         ClassifyTask(latent_classifier(), source="pixels")
     with pytest.raises(ValueError, match="at least two classes and an alpha of mixup of 0 or more, but got 10 and -1"):
         ClassifyTask(latent_classifier(), mixup_alpha=-1)
+
+
+def test_augmented_networks_differ_and_show_the_same(sirens):
+    task = ClassifyTask(StatNN(SPEC, out_channels=10, head_channels=(8,)), augment=True)
+    features = sirens[:4].features
+    torch.manual_seed(0)
+    twisted = task._twist(features)
+    changed = (twisted.tensor - features.tensor).abs().flatten(1).amax(1)
+    assert (changed > 0.1).all()
+    grid = image_grid(28, 28)
+    torch.testing.assert_close(render(twisted, grid), render(features, grid), atol=1e-4, rtol=0)
+    canonical, of_twisted = (canonicalize(f)[0].tensor for f in (features, twisted))
+    torch.testing.assert_close(of_twisted, canonical, atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match="latents have no signs"):
+        ClassifyTask(latent_classifier(), source="latents", augment=True)
 
 
 @pytest.mark.slow

@@ -157,3 +157,18 @@ def test_a_gpu_trains_as_the_processor_does(sirens, tmp_path, precision):
     run(sirens, tmp_path / "cpu", {**config, "accelerator": "cpu"})
     run(sirens, tmp_path / "gpu", {**config, "accelerator": "gpu"})
     assert curve(tmp_path / "gpu")[-1]["val/mse"] == pytest.approx(curve(tmp_path / "cpu")[-1]["val/mse"], rel=0.05)
+
+
+class Noting(EditTask):
+    """Keeps which images it was given."""
+
+    def prepare(self, items):
+        self.seen = [*getattr(self, "seen", []), *items.source_index.tolist()]
+        return super().prepare(items)
+
+
+def test_a_part_of_the_training_networks_is_spread_over_them(sirens, tmp_path):
+    task = Noting(NFT(sirens.spec, **TINY), edit="dilate")
+    train(task, sirens, tmp_path, TrainingConfig(**{**CONFIG, "steps": 8, "limit": 8}), progress=False)
+    members = sirens.split("train").column("source_index").tolist()
+    assert set(task.seen[:64]) == {members[i] for i in torch.linspace(0, len(members) - 1, 8).long()}

@@ -35,11 +35,14 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sweep(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.recipes import find_run, sweep
+    from neuralfunctionals.recipes.run import with_steps
 
     found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
     run = replace(found, seed=arguments.seed)
     if arguments.steps is not None:
-        run = _with_steps(run, arguments.steps)
+        if arguments.steps < 1:
+            raise ValueError(f"Expected --steps of at least 1, but got {arguments.steps}.")
+        run = with_steps(run, arguments.steps)
     out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
     with fitting_bar() as fitting, plain_bar("trials") as progress:
         return sweep(
@@ -51,17 +54,6 @@ def _sweep(arguments: Any) -> dict[str, Any]:
             fitting=fitting,
             progress=progress,
         )
-
-
-def _with_steps(run: Any, steps: int) -> Any:
-    if steps < 1:
-        raise ValueError(f"Expected --steps of at least 1, but got {steps}.")
-    share = steps / run.training.steps
-    return replace(
-        run,
-        training=replace(run.training, steps=steps, val_every=max(1, int(share * run.training.val_every))),
-        optimizer=replace(run.optimizer, warmup_steps=int(share * run.optimizer.warmup_steps)),
-    )
 
 
 COMMANDS = {

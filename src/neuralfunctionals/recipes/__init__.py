@@ -5,6 +5,7 @@ from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.encoding import encode
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
+from neuralfunctionals.recipes.reproduce import reproduce
 from neuralfunctionals.recipes.run import (
     SCALES,
     ClassifyConfig,
@@ -16,7 +17,7 @@ from neuralfunctionals.recipes.run import (
     ZooConfig,
 )
 from neuralfunctionals.recipes.sweep import search_space, sweep
-from neuralfunctionals.recipes.tables import TABLES, reproduce
+from neuralfunctionals.recipes.tables import TABLES
 
 __all__ = [
     "FUNCTIONALS",

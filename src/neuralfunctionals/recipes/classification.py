@@ -63,6 +63,8 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> ClassifyTa
         source="latents" if run.model_name in LATENT_MODELS else "weights",
         num_classes=run.task.num_classes,
         mixup_alpha=run.task.mixup_alpha,
+        augment=run.task.augment,
+        omega=made.get("omega", 30.0),
         optimizer=run.optimizer,
         seed=run.seed,
     )

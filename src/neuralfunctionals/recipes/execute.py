@@ -23,7 +23,7 @@ from neuralfunctionals.models import Canonical
 from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.functionals import build_model, load_model
-from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.recipes.run import Run, flatten
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 from neuralfunctionals.weight_space import canonicalize
@@ -123,20 +123,13 @@ def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None
 def _require_same(run: Run, directory: RunDirectory) -> None:
     """Where and how fast a run is computed may change on the way, what is computed may not."""
     free = {"accelerator", "devices", "nodes", "threads", "compile"}
-    before, now = (_flatten(r.to_dict()) for r in (Run.from_dict(directory.read_config()["run"]), run))
+    before, now = (flatten(r) for r in (Run.from_dict(directory.read_config()["run"]), run))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
             raise ValueError(
                 f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
                 "Continue it with the same options, or begin another."
             )
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:

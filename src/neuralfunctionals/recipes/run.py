@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from neuralfunctionals.tasks import OptimizerConfig, TrainingConfig
@@ -86,6 +87,8 @@ class ClassifyConfig:
     """Number of classes."""
     mixup_alpha: float = 0.0
     """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
+    augment: bool = False
+    """Give each training network signs and half turns of its own at random."""
 
 
 TaskConfig: TypeAlias = EditConfig | ReconstructConfig | ClassifyConfig | GeneralizationConfig
@@ -137,3 +140,39 @@ class Run:
         parts: dict[str, Any] = {"optimizer": OptimizerConfig, "training": TrainingConfig}
         parts |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
         return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})
+
+
+def flatten(run: Run) -> dict[str, Any]:
+    """All fields by name, those of its parts as `optimizer.lr`."""
+    return _flatten(run.to_dict())
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def with_values(run: Run, values: Mapping[str, Any]) -> Run:
+    """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
+    for name, value in values.items():
+        part, _, field = name.partition(".")
+        if field:
+            before = getattr(run, part)
+            value = {**before, field: value} if isinstance(before, dict) else replace(before, **{field: value})
+        run = replace(run, **{part: value})
+    return run
+
+
+def with_steps(run: Run, steps: int) -> Run:
+    """The run with another number of steps; warm-up and validations stay in proportion.
+
+    Example:
+        >>> from neuralfunctionals.recipes import find_run
+        >>> with_steps(find_run("edit/mnist-dilate", scale="tiny"), 40).training.val_every
+        20
+    """
+    share = steps / run.training.steps
+    values = {"training.steps": steps, "training.val_every": max(1, round(share * run.training.val_every))}
+    return with_values(run, {**values, "optimizer.warmup_steps": round(share * run.optimizer.warmup_steps)})

@@ -7,14 +7,13 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.execute import execute
-from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.recipes.run import Run, with_values
 from neuralfunctionals.tasks import ClassifyTask, GeneralizationTask, ReconstructTask, Task
 
 Space = dict[str, tuple[Any, ...]]
@@ -58,16 +57,6 @@ def search_space(run: Run) -> Space:
         hidden, heads = run.model["hidden_channels"], run.model["num_heads"]
         space |= {"model.hidden_channels": (hidden // 2, hidden), "model.num_heads": (heads, 2 * heads)}
     return space
-
-
-def with_values(run: Run, values: Mapping[str, Any]) -> Run:
-    """The run with some fields, such as `optimizer.lr`, set to other values."""
-    for name, value in values.items():
-        part, _, field = name.partition(".")
-        before = getattr(run, part)
-        after = {**before, field: value} if isinstance(before, dict) else replace(before, **{field: value})
-        run = replace(run, **{part: after})
-    return run
 
 
 def sweep(

@@ -1,21 +1,16 @@
-"""The paper's tables as lists of runs, carried out side by side and continued where they stopped: `reproduce`."""
+"""The paper's tables as lists of runs, and how each is drawn: `TABLES`."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.recipes import editing, generalization, reconstruction
 from neuralfunctionals.recipes.catalog import RECIPES, find_run
-from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.run import SAMPLES, SCALES, DataConfig, Run
+from neuralfunctionals.recipes.run import SAMPLES, DataConfig, Run, with_steps, with_values
 from neuralfunctionals.report import (
     classification_table,
     draw_accuracies,
@@ -24,11 +19,12 @@ from neuralfunctionals.report import (
     draw_latents,
     draw_predictions,
     draw_reconstructions,
+    draw_sizes,
     edit_table,
     generalization_table,
     reconstruction_table,
 )
-from neuralfunctionals.report.finished import FinishedRun, read_runs
+from neuralfunctionals.report.finished import FinishedRun
 
 
 @dataclass(frozen=True)
@@ -40,13 +36,22 @@ class Planned:
     seed: int = 0
     encoder: str | None = None
     """The autoencoder, of the same images and seed, whose latents it reads."""
+    changes: tuple[tuple[str, Any], ...] = ()
+    """Fields of the recipe with other values, and these."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Steps by scale, if not the recipe's."""
 
     def at(self, scale: str, *, full_images: bool, limit: int | None) -> Run:
         """The run at a scale."""
-        run = replace(find_run(self.recipe, scale=scale, model=self.model), seed=self.seed)
-        data = replace(run.data, images=RECIPES[self.recipe].images) if full_images else run.data
-        images = "limit" if isinstance(data, DataConfig) else "limit_images"
-        return replace(run, data=data if limit is None else replace(data, **{images: limit}))
+        run = find_run(self.recipe, scale=scale, model=self.model)
+        if scale in self.steps:
+            run = with_steps(run, self.steps[scale])
+        run = with_values(run, {**dict(self.changes), "seed": self.seed})
+        if full_images:
+            run = with_values(run, {"data.images": RECIPES[self.recipe].images})
+        if limit is not None:
+            run = with_values(run, {f"data.{'limit' if isinstance(run.data, DataConfig) else 'limit_images'}": limit})
+        return run
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,17 @@ def _draw_classification(runs: Sequence[FinishedRun], out: Path) -> str:
     latents = next(run for run in classifiers if run.model == "inr2array-nft")
     draw_latents(WeightDataset(latents.config["data"]["path"]), out / "latents.png", split="test")
     return f"{classification_table(classifiers)}\n{_draw_reconstruction(autoencoders, out)}"
+
+
+def _draw_symmetries(runs: Sequence[FinishedRun], out: Path) -> str:
+    readers = [run for run in runs if run.recipe.startswith("classify/")]
+    whole = [run for run in readers if run.config["run"]["training"]["limit"] is None]
+    draw_curves(whole, out / "curves.png", metric="accuracy")
+    draw_sizes([run for run in readers if run.recipe == "classify/mnist"], out / "sizes.png")
+    edits = [run for run in runs if run.recipe.startswith("edit/")]
+    arrays = [run for run in runs if run.recipe.startswith("inr2array/")]
+    draw_curves(arrays + edits, out / "other_curves.png")
+    return "\n".join([classification_table(whole), reconstruction_table(arrays), edit_table(edits)])
 
 
 def _seeds(recipe: str, first: str, count: int) -> range:
@@ -143,6 +159,53 @@ _TABLE_1 = PaperTable(
     ),
     _draw_classification,
 )
+_FORMS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "raw": (),
+    "augmented": (("task.augment", True),),
+    "canonical": (("canonical", "sine"),),
+}
+"""How a reader sees sine networks: as they are, with random signs and phases in training, or without them."""
+_READERS: tuple[tuple[str, tuple[tuple[str, Any], ...], int], ...] = (
+    ("nft", (), 550),
+    ("nft", (("model.message_passing", True),), 420),
+    ("neuron-graph", (), 2200),
+    ("nfn-hnp", (), 1800),
+)
+"""Models, changes, and steps of `small` that take about as many seconds for each."""
+_SIZES = (500, 1000, 2000)
+"""Smaller training sets, for the plot of accuracy against their size."""
+
+
+def _read(images: str, reader: Any, form: str, seed: int = 0, size: int | None = None) -> Planned:
+    model, changes, steps = reader
+    sizes = () if size is None else (("training.limit", size),)
+    return Planned(f"classify/{images}", model, seed, changes=changes + _FORMS[form] + sizes, steps={"small": steps})
+
+
+_SYMMETRIES = PaperTable(
+    "Beyond the paper: sine networks with and without their signs and phases",
+    (
+        *(
+            _read(images, reader, form, seed)
+            for images in SAMPLES
+            for seed in _seeds(images, "mnist", 3)
+            for reader in _READERS
+            for form in _FORMS
+        ),
+        *(
+            _read("mnist", reader, form, size=size)
+            for size in _SIZES
+            for reader in _READERS[2:]
+            for form in ("raw", "canonical")
+        ),
+        *(
+            Planned(recipe, "nft", changes=_FORMS[form])
+            for recipe in ("inr2array/mnist", "edit/mnist-dilate")
+            for form in ("raw", "canonical")
+        ),
+    ),
+    _draw_symmetries,
+)
 TABLES: dict[str, PaperTable] = {
     "table1": _TABLE_1,
     "table2": _TABLE_2,
@@ -152,116 +215,6 @@ TABLES: dict[str, PaperTable] = {
     "table6": _TABLE_1,
     "figure3": _TABLE_5,
     "figure4": _TABLE_2,
+    "symmetries": _SYMMETRIES,
 }
 """What can be reproduced."""
-
-
-def reproduce(
-    name: str,
-    out: str | os.PathLike[str],
-    *,
-    scale: str = "small",
-    full_images: bool = False,
-    limit: int | None = None,
-    stores: Mapping[str, str | os.PathLike[str]] | None = None,
-    jobs: int = 1,
-    fitting: Callable[[int, int, Sequence[float]], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
-    """Carries out the runs of a table that are missing, and draws it.
-
-    Args:
-        name: One of `TABLES`.
-        out: A directory that gets one run directory for each run, `table.md` and pictures; one begun is continued.
-        scale: `tiny`, `small` or `paper`.
-        full_images: Whether small scales use the full image sets instead of the embedded samples.
-        limit: This many images of each set.
-        stores: Stores of networks for some recipes, instead of what they would make.
-        jobs: Runs at the same time; they share the machine's cores.
-        fitting: Called while networks are fitted, see `dataset_for`.
-        progress: Called with the number of runs done and in all.
-    """
-    if name not in TABLES or scale not in SCALES:
-        expected = f"one of {sorted(TABLES)} at a scale of {list(SCALES)}"
-        raise ValueError(f"Expected a table, {expected}, but got '{name}' at '{scale}'.")
-    if jobs < 1:
-        raise ValueError(f"Expected at least one job, but got {jobs}.")
-    table, out, stores = TABLES[name], Path(out), stores or {}
-    unknown = stores.keys() - {planned.recipe for planned in table.runs}
-    if unknown:
-        raise ValueError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
-    for path in stores.values():
-        WeightDataset(path)
-    every = [
-        _Job(planned, planned.at(scale, full_images=full_images, limit=limit), out, stores) for planned in table.runs
-    ]
-    paths = [job.path for job in every]
-    for config in dict.fromkeys(job.run.data for job in every if job.store is None):
-        dataset_for(config, progress=fitting)
-    left = [job for job in every if not RunDirectory(job.path).is_finished]
-    report, done = progress or (lambda done, total: None), len(every) - len(left)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ThreadPoolExecutor(jobs) as pool:
-        report(done, len(every))
-        for reads_latents in (False, True):  # latents come from the table's own autoencoders
-            chosen = [job for job in left if (job.planned.encoder is not None) == reads_latents]
-            for _ in pool.map(lambda job: job.carry_out(threads), chosen):
-                done += 1
-                report(done, len(every))
-    text = table.draw(read_runs(paths), out)
-    (out / "table.md").write_text(text)
-    return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text}
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A run and where it goes; each is carried out in a process of its own, with its own threads and random numbers."""
-
-    planned: Planned
-    run: Run
-    out: Path
-    stores: Mapping[str, str | os.PathLike[str]]
-
-    @property
-    def path(self) -> Path:
-        suffix = "" if self.planned.encoder is None else f"-of-{self.planned.encoder}"
-        return self.out / (self.run.name + suffix)
-
-    @property
-    def store(self) -> str | os.PathLike[str] | None:
-        """The store of networks or latents to learn from, if it is not the run's own."""
-        if self.planned.encoder is not None:
-            return self.out / f"latents-of-{self._autoencoder.name}"
-        return self.stores.get(self.run.recipe)
-
-    @property
-    def _autoencoder(self) -> Path:
-        recipe = self.run.recipe.replace("classify/", "inr2array/")
-        return self.out / replace(self.run, recipe=recipe, model_name=self.planned.encoder or "").name
-
-    def carry_out(self, threads: int) -> None:
-        if self.planned.encoder is not None:
-            encode = ["encode", self._autoencoder, "--out", self.store, "--workers", threads]
-            self._call(encode, threads)
-        data: dict[str, Any] = {f"--data.{field}": value for field, value in asdict(self.run.data).items()}
-        options = {
-            "--scale": self.run.scale,
-            "--model": self.run.model_name,
-            "--out": self.path,
-            "--seed": self.run.seed,
-            "--training.threads": threads,
-            **{field: value for field, value in data.items() if value is not None},
-            **({} if self.store is None else {"--data": self.store}),
-        }
-        begun = ["--resume"] if RunDirectory(self.path).is_run else []
-        self._call(
-            ["train", self.run.recipe, *(word for option in options.items() for word in option), *begun], threads
-        )
-
-    def _call(self, words: Sequence[object], threads: int) -> None:
-        command = [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        result = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if result.returncode:
-            lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
-            raise ValueError(f"The run {self.path.name} failed: {lines[-1].removeprefix('nf: ')}")

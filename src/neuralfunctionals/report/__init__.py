@@ -7,6 +7,7 @@ from neuralfunctionals.report.pictures import (
     draw_edits,
     draw_predictions,
     draw_reconstructions,
+    draw_sizes,
 )
 from neuralfunctionals.report.tables import classification_table, edit_table, generalization_table, reconstruction_table
 
@@ -18,6 +19,7 @@ __all__ = [
     "draw_latents",
     "draw_predictions",
     "draw_reconstructions",
+    "draw_sizes",
     "edit_table",
     "generalization_table",
     "reconstruction_table",

@@ -28,6 +28,7 @@ class FinishedRun:
         run, encoder = self.config["run"], self.config["data"].get("encoder")
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
         name += " with messages" if run["model"].get("message_passing") else ""
+        name += ", augmented" if run["task"].get("augment") else ""
         return name + (", canonical" if run.get("canonical") == "sine" else "")
 
 

@@ -15,6 +15,7 @@ from neuralfunctionals.report.finished import FinishedRun, group
 
 _COLOURS = {
     "nft": "#c1440e",
+    "nft with messages": "#7a1f5c",
     "nft-hnp": "#e39b6d",
     "nfn": "#2a6f97",
     "nfn-np": "#2a6f97",
@@ -157,6 +158,43 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
     figure.savefig(out, dpi=150)
 
 
+def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "accuracy") -> None:
+    """A metric on test networks against the number of training networks: a line for each model.
+
+    Args:
+        runs: Finished runs of one recipe; of several seeds the mean is shown. A model with one number only is left out.
+        out: The picture's file.
+        metric: Which metric.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    panel = figure.subplots()
+    for model, same in group(runs, by="model").items():
+        values: dict[int, list[float]] = {}
+        for run in same:
+            count = run.config["run"]["training"]["limit"] or run.result["train"]["networks"]
+            values.setdefault(count, []).append(run.result["test"][metric])
+        if len(values) > 1:
+            sizes = sorted(values)
+            means = [sum(values[size]) / len(values[size]) for size in sizes]
+            panel.plot(sizes, means, label=model, marker=".", lw=1.4, **_style(model))
+    panel.set_xscale("log")
+    panel.set_ylim(bottom=0)
+    panel.set(xlabel="training networks", ylabel=f"test {metric}")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)
+    panel.legend(frameon=False, fontsize=9)
+    figure.savefig(out, dpi=150)
+
+
+def _style(model: str) -> dict[str, Any]:
+    """The colour of a model, and a line for how it sees its networks."""
+    name = model.partition(",")[0]
+    line = ":" if model.endswith("augmented") else "--" if name != model else "-"
+    return {"color": _COLOURS.get(name, _INK), "ls": line}
+
+
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "mse") -> None:
     """The validation metric of every run against steps and against seconds of training, one row for each recipe.
 
@@ -187,8 +225,7 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
             rows = [row for row in run.directory.read_curve() if f"val/{metric}" in row]
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
-            colour = _COLOURS.get(model, _INK)
-            panel.plot([row[against] for row in rows], values, color=colour, lw=1.4, marker=".", ms=3, label=label)
+            panel.plot([row[against] for row in rows], values, lw=1.4, marker=".", ms=3, label=label, **_style(model))
     untouched = runs[0].result["val"].get(f"{metric}_no_edit")
     if untouched is not None:
         panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")

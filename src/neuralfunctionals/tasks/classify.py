@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
-from neuralfunctionals.weight_space import WeightSpaceFeatures
+from neuralfunctionals.weight_space import SineSymmetry, WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, K classes.
 
@@ -41,6 +42,8 @@ class ClassifyTask(Task):
         source: What it reads: `"weights"` or `"latents"`.
         num_classes: Number of classes.
         mixup_alpha: The $\alpha$ of mixup; 0 for none.
+        augment: Whether each training network gets signs and half turns of its own at random, see `SineSymmetry`.
+        omega: Frequency of the networks' sines, for that.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -55,6 +58,8 @@ class ClassifyTask(Task):
         source: Source = "weights",
         num_classes: int = 10,
         mixup_alpha: float = 0.0,
+        augment: bool = False,
+        omega: float = 30.0,
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
@@ -67,7 +72,10 @@ class ClassifyTask(Task):
                 f"{num_classes} and {mixup_alpha}."
             )
         self.source: Source = source
+        if augment and source != "weights":
+            raise ValueError("Expected weights to augment, but latents have no signs and half turns. Leave it out.")
         self.num_classes, self.mixup_alpha = num_classes, mixup_alpha
+        self.augment, self.omega = augment, omega
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises unless the dataset holds what the model reads, with classes that it knows."""
@@ -101,6 +109,8 @@ class ClassifyTask(Task):
         return self.model(inputs)
 
     def loss(self, batch: ClassifyBatch) -> Float[Tensor, ""]:
+        if self.augment and isinstance(batch.inputs, WeightSpaceFeatures):
+            batch = batch._replace(inputs=self._twist(batch.inputs))
         if not self.mixup_alpha:
             return cross_entropy(self(batch.inputs), batch.label)
         part = torch.distributions.Beta(self.mixup_alpha, self.mixup_alpha).sample().item()
@@ -108,6 +118,11 @@ class ClassifyTask(Task):
         inputs: Any = batch.inputs
         logits = self(inputs * part + inputs[order] * (1 - part))
         return part * cross_entropy(logits, batch.label) + (1 - part) * cross_entropy(logits, batch.label[order])
+
+    def _twist(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        element = SineSymmetry.random(networks.spec, self.omega, batch=len(networks))
+        device = networks.tensor.device
+        return replace(element, flips=element.flips.to(device), turns=element.turns.to(device))(networks)
 
     def score(self, batch: ClassifyBatch) -> dict[str, Float[Tensor, "B"]]:
         logits = self(batch.inputs)

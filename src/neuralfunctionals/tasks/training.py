@@ -34,6 +34,8 @@ class TrainingConfig:
     """Steps of the optimiser."""
     batch_size: int = 32
     """Networks of a step, over all devices."""
+    limit: int | None = None
+    """Learn from so many of the training networks, spread over them; all if missing."""
     accumulate: int = 1
     """Parts into which each batch is cut to save memory."""
     val_every: int = 100
@@ -61,7 +63,7 @@ class TrainingConfig:
         for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected training.{name} to be at least 1, but got {getattr(self, name)}.")
-        for name in ("patience", "threads"):
+        for name in ("limit", "patience", "threads"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f"Expected training.{name} to be at least 1 or missing, but got {getattr(self, name)}."
@@ -128,6 +130,8 @@ def train(
         if len(part) < config.devices * config.nodes:
             count = f"only {len(part)} for {config.devices * config.nodes} processes" if len(part) else "none"
             raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are {count}.")
+    if config.limit is not None and config.limit < len(train_set):
+        train_set = train_set.select(torch.linspace(0, len(train_set) - 1, config.limit).long())
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 
