@@ -1,4 +1,4 @@
-"""Fixed seeds and one thread for every test; what is wrong on purpose is told apart."""
+"""Fixed seeds, one thread and an empty cache for every test; what is wrong on purpose is told apart."""
 
 import pytest
 import torch
@@ -12,6 +12,14 @@ settings.load_profile("project")
 def _fixed_seed():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """What is made once and kept, is kept for one run of the tests; the user's own stays as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def pytest_collection_modifyitems(items):

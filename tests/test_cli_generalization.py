@@ -16,13 +16,6 @@ TRAIN = ("train", "generalization/svhn-grey", "--scale", "tiny")
 ZOO = "zoo --images mnist-sample --count 20 --epochs 4 --batch-size 64 --limit-images 600".split()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "zoo"

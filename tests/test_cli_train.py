@@ -21,13 +21,6 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"

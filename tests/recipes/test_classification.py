@@ -14,13 +14,6 @@ from neuralfunctionals.weight_space import NetworkSpec, SineSymmetry, canonicali
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory):
     """A trained autoencoder and the latents of its data."""

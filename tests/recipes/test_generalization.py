@@ -26,14 +26,6 @@ SPEC = NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10])
 MODELS = RECIPES[RECIPE].models
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """Zoos are kept for the tests of this file alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def test_the_paper_scale_has_the_appendix_hyperparameters():
     run = find_run("generalization/cifar10-grey", scale="paper")
     assert run.model == {

@@ -25,14 +25,6 @@ from neuralfunctionals.weight_space import NetworkSpec
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """Fitted networks are kept for the tests of this file alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
