@@ -10,11 +10,12 @@ from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from markdown_docstrings import translate
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
+
+from markdown_docstrings import translate
 
 
 def docstring_of(module: ModuleType, name: str) -> str:
@@ -35,12 +36,26 @@ def entry(module: ModuleType, name: str) -> list[str]:
     """The directive that documents one name."""
     value, path = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.isclass(value):
-        return [f".. autoclass:: {path}", "   :members:", "   :undoc-members:", "   :exclude-members: extra_repr, reset_parameters, symmetry", ""]
+        return [
+            f".. autoclass:: {path}",
+            "   :members:",
+            "   :undoc-members:",
+            "   :exclude-members: extra_repr, reset_parameters, symmetry",
+            "",
+        ]
     if inspect.isfunction(value):
         return [f".. autofunction:: {path}", ""]
-    lines = [f".. py:data:: {path}", "", *("   " + line for line in translate(docstring_of(module, name)).split("\n")), ""]
+    lines = [
+        f".. py:data:: {path}",
+        "",
+        *("   " + line for line in translate(docstring_of(module, name)).split("\n")),
+        "",
+    ]
     if isinstance(value, (dict, tuple, list)):
-        lines += ["   " + ("Names: " if isinstance(value, dict) else "Values: ") + ", ".join(f"``{v}``" for v in value), ""]
+        lines += [
+            "   " + ("Names: " if isinstance(value, dict) else "Values: ") + ", ".join(f"``{v}``" for v in value),
+            "",
+        ]
     return lines
 
 

@@ -21,7 +21,8 @@ def help_of(*words: str) -> str:
         with redirect_stdout(out):
             cli.main([*words, "--help"])
     except SystemExit as leaving:
-        assert not leaving.code, f"nf {' '.join(words)} --help failed"
+        if leaving.code:
+            raise ValueError(f"Expected help from nf {' '.join(words)}, but it failed.") from leaving
     return out.getvalue().strip()
 
 

@@ -1,5 +1,6 @@
 """Tables and pictures of finished runs: reads run directories, never called by training."""
 
+from neuralfunctionals.report.finished import FinishedRun, read_runs
 from neuralfunctionals.report.latent_map import draw_latents
 from neuralfunctionals.report.pictures import (
     draw_accuracies,
@@ -11,6 +12,7 @@ from neuralfunctionals.report.pictures import (
 from neuralfunctionals.report.tables import edit_table, generalization_table
 
 __all__ = [
+    "FinishedRun",
     "draw_accuracies",
     "draw_curves",
     "draw_edits",
@@ -19,4 +21,5 @@ __all__ = [
     "draw_reconstructions",
     "edit_table",
     "generalization_table",
+    "read_runs",
 ]
