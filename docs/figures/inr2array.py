@@ -36,7 +36,7 @@ def draw_weights(axes: Axes, network: nf.WeightSpaceFeatures, image: np.ndarray)
     picture(axes, third, 0.35, 8.55, 1.9, 0.14, vmin=-0.2, vmax=0.2, **colours)
     picture(axes, second, 0.35, 6.55, 1.9, 1.9, vmin=-0.2, vmax=0.2, **colours)
     picture(axes, first, 2.33, 6.55, 0.22, 1.9, vmin=-1.2, vmax=1.2, **colours)
-    say(axes, 2.4, 9.2, "all that the encoder sees", fontsize=9.5)
+    say(axes, 1.5, 9.0, "the encoder sees", **NOTE)
     picture(axes, image, 2.95, 6.85, 1.5, 1.5, cmap="gray", vmin=-1, vmax=1)
     say(axes, 3.7, 6.6, "what it draws", **NOTE)
 
@@ -62,7 +62,7 @@ def draw_cross_attention(axes: Axes) -> None:
             axes.plot([x, xs[0, target]], [7.45, 8.5], color=QUERY, alpha=0.35, linewidth=1.0)
         axes.plot(x, 7.4, "s", color=QUERY, markersize=11, zorder=4)
         say(axes, x, 7.4, f"$e_{{{(n + 1) if n < 3 else 'M'}}}$", color="white", fontsize=8)
-    say(axes, 12.25, 6.65, "$M$ learned queries ask every weight:\nthe order of neurons is lost", **NOTE)
+    say(axes, 12.25, 6.65, "$M$ queries ask all the weights:\nthe order of neurons is lost", **NOTE)
 
 
 def draw_latents(axes: Axes, latents: np.ndarray) -> None:
