@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from documents import ROOT, pages
+from documents import FENCE, ROOT, pages
 
 
 def run(code, *arguments, cwd):
@@ -27,7 +27,7 @@ def test_the_readmes_code_runs(tmp_path):
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_of_a_page_lead_to_files(page):
-    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text()):
+    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", FENCE.sub("", page.read_text())):
         assert (page.parent / link).is_file(), link
 
 
