@@ -120,3 +120,13 @@ def test_docstrings_that_are_shown_say_something(site):
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
                 assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize("name", ["symmetry", "attention", "inr2array"])
+def test_pictures_of_the_idea_are_drawn_by_code(name, tmp_path):
+    picture = tmp_path / f"{name}.png"
+    command = [sys.executable, str(ROOT / f"docs/figures/{name}.py"), str(picture)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert picture.stat().st_size > 50_000
+    assert f"pictures/idea_{name}.png" in (ROOT / "docs/idea.md").read_text()
