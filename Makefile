@@ -4,18 +4,22 @@ PIP = .venv/bin/pip install --quiet --disable-pip-version-check -c constraints.t
 # One thread for each process: two threads on a loaded machine can be many times slower.
 TEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
-.PHONY: install demo test test-slow lint clean
+.PHONY: install demo docs test test-slow lint clean
 
 install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e ".[dev,peers,cluster,sweep]"
+	$(PIP) -e ".[dev,docs,peers,cluster,sweep]"
 	touch $@
 
 demo: install
 	.venv/bin/python examples/shuffled_neurons.py
+
+docs: install
+	.venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs
+	@echo "built: build/docs/index.html"
 
 lint: install
 	.venv/bin/ruff check .

@@ -3,12 +3,11 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1]
+from documents import FENCE, ROOT, pages
 
 
 def run(code, *arguments, cwd):
@@ -26,36 +25,16 @@ def test_the_readmes_code_runs(tmp_path):
         assert float(re.search(r"tensor\(([^,)]*)", output)[1]) < 1e-5
 
 
-def test_the_readmes_links_and_commands_exist():
-    text = (ROOT / "README.md").read_text()
-    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
-        assert (ROOT / link).is_file(), link
-    targets = (ROOT / "Makefile").read_text()
-    for command in re.findall(r"^make (\w+)", text, re.M):
-        assert f"\n{command}:" in targets
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_lead_to_files(page):
+    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", FENCE.sub("", page.read_text())):
+        assert (page.parent / link).is_file(), link
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path, tmp_path):
     assert len(path.read_text().splitlines()) <= 80
     assert run([str(path)], cwd=tmp_path)
-
-
-@pytest.mark.parametrize("guide", ["fitting", "training", "zoo", "latents"])
-def test_guides_code_runs_after_its_commands(tmp_path, guide):
-    """A guide from its first command to its last line of Python."""
-    text = (ROOT / f"docs/guide/{guide}.md").read_text()
-    (commands,) = re.findall(r"```\n(nf .*?)```", text, re.S)
-    for command in commands.splitlines():
-        run(["-m", "neuralfunctionals.cli"], *command.split()[1:], cwd=tmp_path)
-    run(["-c"], "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), cwd=tmp_path)
-
-
-def test_the_guide_to_sine_symmetries_runs(tmp_path):
-    text = (ROOT / "docs/guide/sine_symmetry.md").read_text()
-    run(["-c"], "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)), cwd=tmp_path)
-    for link in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
-        assert (ROOT / "docs/guide" / link).is_file(), link
 
 
 def test_sine_twins_share_picture_and_canonical_form(tmp_path):

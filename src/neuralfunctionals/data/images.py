@@ -19,8 +19,11 @@ from neuralfunctionals.native import cache_directory
 # Axes: B images, H rows, W columns, C colours.
 
 SPLITS = ("train", "val", "test")
+"""The parts of an image set, in the order of their numbers."""
 EMBEDDED_SETS = ("mnist-sample", "fashion-sample", "shapes-sample")
+"""Small sets inside the package."""
 FULL_SETS = ("mnist", "fashion", "cifar10", "svhn-grey")
+"""The publishers' sets, under a data root or downloaded."""
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _SAMPLES = Path(__file__).parent / "samples"
 

@@ -1,5 +1,6 @@
 """Tables and pictures of finished runs: reads run directories, never called by training."""
 
+from neuralfunctionals.report.finished import FinishedRun, read_runs
 from neuralfunctionals.report.latent_map import draw_latents
 from neuralfunctionals.report.pictures import (
     draw_accuracies,
@@ -12,6 +13,7 @@ from neuralfunctionals.report.pictures import (
 from neuralfunctionals.report.tables import classification_table, edit_table, generalization_table, reconstruction_table
 
 __all__ = [
+    "FinishedRun",
     "classification_table",
     "draw_accuracies",
     "draw_curves",
@@ -22,5 +24,6 @@ __all__ = [
     "draw_sizes",
     "edit_table",
     "generalization_table",
+    "read_runs",
     "reconstruction_table",
 ]

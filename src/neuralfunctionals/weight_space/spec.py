@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Symmetry = Literal["NP", "HNP"]
+"""`"NP"`: all neurons permute; `"HNP"`: the hidden ones do, inputs and outputs stay."""
 
 
 @dataclass(frozen=True)
