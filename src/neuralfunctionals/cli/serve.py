@@ -25,7 +25,8 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _open_models(directory: str | None) -> Any:
+def open_models(directory: str | None) -> Any:
+    """The models of the page: from a directory of run directories, or those of the package."""
     from neuralfunctionals.recipes import open_run
     from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
     from neuralfunctionals.web import Models
@@ -50,7 +51,7 @@ def _serve(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.web import serve
 
     address = serve(
-        lambda: _open_models(arguments.models),
+        lambda: open_models(arguments.models),
         host=arguments.host,
         port=arguments.port,
         browser=not arguments.no_browser,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+import numpy as np
+
 from neuralfunctionals.web.exhibit import SPEC, Changes, Exhibit
 from neuralfunctionals.web.pictures import grey_url, signed_url
 
@@ -38,17 +40,20 @@ def message(text: str) -> str:
 def network_card(exhibit: Exhibit) -> str:
     """The film of the fit, and the weights as they are."""
     film = "".join(
-        figure(grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"what the network shows at step {frame.steps}")
+        figure(
+            grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"what the network shows at step {frame.steps}"
+        )
         for frame in exhibit.film
     )
     digit = figure(grey_url(exhibit.digit), "your digit", "nf-frame nf-target")
     return (
         f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{digit}</div>'
-        f"<p class='nf-text'>A network of {SPEC.num_entries:,} numbers learned to answer one question: how bright is the "
-        f"point at this row and column? It shows your digit with <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b> "
+        f"<p class='nf-text'>A network of {SPEC.num_entries:,} numbers learned to answer one question: how bright is "
+        f"the point at this row and column? It shows your digit with <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b> "
         "(40 dB: no difference to be seen). From here on <b>these numbers are the picture</b>:</p>"
         + _weights(exhibit)
-        + f"<p class='nf-note'>Each row is a neuron, each cell one number: blue below zero, orange above.{_history(exhibit)}</p>"
+        + "<p class='nf-note'>Each row is a neuron, each cell one number: blue below zero, orange above."
+        + f"<span id='nf-history'>{_history(exhibit)}</span></p>"
     )
 
 
@@ -91,9 +96,8 @@ def edit_card(exhibit: Exhibit) -> str:
         if edited and not symmetric
         else "The editor sees nothing but the numbers. It answers with new ones."
     )
-    return (
-        f'<div class="nf-pair" id="nf-image">{fitted}<span class="nf-arrow">→</span>{now}</div><p class="nf-note">{text}</p>'
-    )
+    pair = f'<div class="nf-pair" id="nf-image">{fitted}<span class="nf-arrow">→</span>{now}</div>'
+    return f'{pair}<p class="nf-note">{text}</p>'
 
 
 def _now(exhibit: Exhibit) -> str:
@@ -116,8 +120,8 @@ def reading_card(exhibit: Exhibit) -> str:
     return (
         f'<p class="nf-text">It reads a <b class="nf-class" id="nf-class">{best}</b> from the weights alone.</p>'
         f'<div class="nf-bars" id="nf-bars">{bars}</div>'
-        f'<div class="nf-latent"><figure class="nf-figure nf-wide"><img src="{latents}" alt="latent array" id="nf-latent">'
-        f"<figcaption>latent array, {rows} × {columns}: a summary of the weights</figcaption></figure>"
+        f'<div class="nf-latent" id="nf-latent"><figure class="nf-figure nf-wide"><img src="{latents}" alt="latents">'
+        f"<figcaption>latent array, {rows} by {columns} numbers: a summary of the weights</figcaption></figure>"
         f"{figure(grey_url(reading.reconstruction), 'drawn back from it', 'nf-small')}</div>"
     )
 
@@ -125,7 +129,7 @@ def reading_card(exhibit: Exhibit) -> str:
 def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
     """What a symmetry changed, and what not."""
     rows = [
-        ("weights", f"up to {changes.weights:.2f}", "scrambled" if changes.weights > 1e-3 else "unchanged", "weights"),
+        ("weights", f"{changes.weights:.2f}", "scrambled" if changes.weights > 1e-3 else "unchanged", "weights"),
         _row("picture", "grey levels", changes.image * 127.5, changes.image < 1 / 255, "image"),
         _row("probabilities", "%", changes.probabilities * 100, changes.probabilities < 1e-3, "probabilities"),
         _row("latent array", "%", changes.latents * 100, changes.latents < 1e-3, "latents"),
@@ -135,9 +139,9 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         for what, number, verdict, name in rows
     )
     pictures = (
-        figure(_weight_picture(before, 2, "weight")[0], "layer 2 before")
+        figure(_weight_picture(before, 2, "weight")[0], "before")
         + '<span class="nf-arrow">→</span>'
-        + figure(_weight_picture(after, 2, "weight")[0], "layer 2 after")
+        + figure(_weight_picture(after, 2, "weight")[0], "after")
         + figure(grey_url(after.image), "still shows", alt="what the network shows after")
     )
     verdict = (
@@ -146,12 +150,13 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         else "One of the readers gave another answer: it was not built, or trained, for this symmetry."
     )
     return (
-        f'<div class="nf-pair">{pictures}</div><table class="nf-changes"><thead><tr><th></th><th>largest change</th>'
-        f'<th></th></tr></thead><tbody>{lines}</tbody></table><p class="nf-text" id="nf-verdict">{verdict}</p>'
+        f'<div class="nf-pair">{pictures}</div><table class="nf-changes">'
+        f"<thead><tr><th></th><th>changes by at most</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
+        f'<p class="nf-text" id="nf-verdict">{verdict}</p>'
     )
 
 
 def _row(what: str, unit: str, value: float, same: bool, name: str) -> tuple[str, str, str, str]:
     """Small changes are rounding of 32-bit numbers: shown, not hidden."""
-    number = "0" if value == 0 else f"{value:.2f}" if value >= 0.01 else f"{value:.0e}".replace("e-0", "e-")
+    number = np.format_float_positional(value, precision=1 if value < 0.1 else 3, fractional=False, trim="-")
     return what, f"{number} {unit}", "unchanged" if same else "changed", name

@@ -109,8 +109,9 @@ def center_digit(grey: Float[np.ndarray, "H W"]) -> UInt8[np.ndarray, "28 28"]:
     peak = float(np.quantile(ink, 0.999))
     if peak < 0.1:
         raise ValueError("The picture is blank: expected strokes that stand out from their background.")
-    # Paper and shadows stay below a quarter of the strokes.
-    ink = np.clip((ink / peak - 0.25) / 0.6, 0, 1).astype(np.float32)
+    # Of a photograph, paper and shadows stay below a third of the strokes.
+    floor = 0.35 if float(edge.std()) > 0.01 else 0.0
+    ink = np.clip((ink / peak - floor) / (1 - floor), 0, 1).astype(np.float32)
     rows, columns = np.flatnonzero(ink.max(1) > 0.1), np.flatnonzero(ink.max(0) > 0.1)
     ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     scale = _BOX / max(ink.shape)
@@ -119,8 +120,8 @@ def center_digit(grey: Float[np.ndarray, "H W"]) -> UInt8[np.ndarray, "28 28"]:
     mass = max(float(ink.sum()), 1e-6)
     middle_row = float(ink.sum(1) @ np.arange(height)) / mass
     middle_column = float(ink.sum(0) @ np.arange(width)) / mass
-    top = int(np.clip(round(SIZE / 2 - 0.5 - middle_row), 0, SIZE - height))
-    left = int(np.clip(round(SIZE / 2 - 0.5 - middle_column), 0, SIZE - width))
+    top = int(np.clip(round(SIZE / 2 - middle_row), 0, SIZE - height))
+    left = int(np.clip(round(SIZE / 2 - middle_column), 0, SIZE - width))
     digit = np.zeros((SIZE, SIZE), np.float32)
     digit[top : top + height, left : left + width] = ink
     return np.round(255 * digit / max(float(digit.max()), 1e-6)).astype(np.uint8)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from neuralfunctionals.inr import fit, image_values, initial_weights, psnr, render_images
 from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
-from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures
 from neuralfunctionals.web.digits import SIZE
+from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures
 
 # Axes: H rows, W columns, M latents, D latent channels, K classes.
 

@@ -88,6 +88,7 @@ input.addEventListener("change", async () => {
     if (file.size > 0) {
       const image = await createImageBitmap(file, { resizeWidth: 280 }).catch(() => null);
       if (image && isFile) show(image);
+      else if (isFile) hint.style.display = "";
     }
   };
   reader.readAsDataURL(file);

@@ -22,12 +22,12 @@ SESSIONS = 200
 _HERE = Path(__file__).parent
 CSS = (_HERE / "page.css").read_text()
 _PAD_JS = (_HERE / "pad.js").read_text()
-_INTRO = f"""
-<h1>Networks that read networks</h1>
-<p>A picture can be stored as a tiny neural network: ask it about a point, and it answers with the brightness there.
-The picture is then nothing but <b>{SPEC.num_entries:,} numbers</b>, the network's weights. This page turns a digit of yours
-into such numbers and hands them to other networks, which <b>never see a pixel</b>: they read and change the numbers.</p>
-"""
+_INTRO = (
+    "<h1>Networks that read networks</h1><p>A picture can be stored as a tiny neural network: ask it about a point, "
+    "and it answers with the brightness there. The picture is then nothing but <b>"
+    f"{SPEC.num_entries:,} numbers</b>, the network's weights. This page turns a digit of yours into such numbers and "
+    "hands them to other networks, which <b>never see a pixel</b>: they read and change the numbers.</p>"
+)
 _EDIT_LABELS = {"dilate": "Thicker", "erode": "Thinner", "gradient": "Outlines"}
 
 
@@ -85,6 +85,10 @@ def build_page(models: Models) -> Any:
 
         return run
 
+    def button(label: str, name: str) -> Any:
+        """One that waits for a network."""
+        return gr.Button(label, interactive=False, elem_id=f"nf-{name}", min_width=70)
+
     waiting = cards.empty_card("Reading the weights …")
     empty_changes = cards.empty_card("Press a button: the numbers of your network change. Does anything else?")
 
@@ -105,11 +109,8 @@ def build_page(models: Models) -> Any:
             with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
                 gr.HTML(_title(3, "Edit the numbers", "and the picture changes"))
                 with gr.Row(elem_classes="nf-buttons"):
-                    editors = {
-                        name: gr.Button(_EDIT_LABELS.get(name, name), interactive=False, elem_id=f"nf-{name}", min_width=70)
-                        for name in models.editors
-                    }
-                    undo = gr.Button("Undo all", interactive=False, elem_id="nf-undo", min_width=70)
+                    editors = {name: button(_EDIT_LABELS.get(name, name), name) for name in models.editors}
+                    undo = button("Undo all", "undo")
                 image = gr.HTML(cards.empty_card("A trained editor will change the weights, and so the picture."))
             with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
                 gr.HTML(_title(4, "Read the numbers", "which digit is it?"))
@@ -117,12 +118,12 @@ def build_page(models: Models) -> Any:
             with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
                 gr.HTML(_title(5, "Scramble the numbers", "and nothing else changes"))
                 gr.HTML(
-                    "<p class='nf-note'>The neurons of a layer have no order: swap two, and the network computes the same. "
-                    "Nor does a sine care which way it swings. Networks that read weights must know this.</p>"
+                    "<p class='nf-note'>The neurons of a layer have no order: swap two, and the network computes the "
+                    "same. Nor does a sine care which way it swings. Networks that read weights must know this.</p>"
                 )
                 with gr.Row(elem_classes="nf-buttons"):
-                    shuffle = gr.Button("Shuffle neurons", interactive=False, elem_id="nf-shuffle", min_width=70)
-                    flip = gr.Button("Flip signs", interactive=False, elem_id="nf-flip", min_width=70)
+                    shuffle = button("Shuffle neurons", "shuffle")
+                    flip = button("Flip signs", "flip")
                 changes = gr.HTML(empty_changes, elem_id="nf-changes")
 
         buttons = [*editors.values(), undo, shuffle, flip]
@@ -137,8 +138,8 @@ def build_page(models: Models) -> Any:
             **options,
         )
         events = [fitted]
-        for name, button in editors.items():
-            events.append(button.click(guarded(edit(name)), state, [state, network, image], api_name=name, **options))
+        for name, editor in editors.items():
+            events.append(editor.click(guarded(edit(name)), state, [state, network, image], api_name=name, **options))
         events.append(undo.click(guarded(restore), state, [state, network, image], api_name="undo", **options))
         for number, event in enumerate(events):
             event.success(
@@ -173,7 +174,7 @@ def _title(number: int, title: str, subtitle: str) -> str:
 
 def _pad() -> str:
     chosen = "".join(
-        f'<button type="button" data-sample="{k}" aria-label="sample {k}"><img src="{grey_url(image)}" alt="{k}"></button>'
+        f'<button type="button" data-sample="{k}" aria-label="sample {k}"><img src="{grey_url(image)}" alt=""></button>'
         for k, image in enumerate(samples())
     )
     return (

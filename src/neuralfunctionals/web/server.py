@@ -21,7 +21,16 @@ Send = Callable[[Any], Awaitable[None]]
 # All that the page needs. Uploads to disk, files by path, proxies and the like stay closed.
 _OPEN_PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
 _OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
-_OPEN_CALLS = ("/queue/join", "/queue/data", "/heartbeat/", "/info", "/theme.css", "/startup-events", "/reset", "/cancel")
+_OPEN_CALLS = (
+    "/queue/join",
+    "/queue/data",
+    "/heartbeat/",
+    "/info",
+    "/theme.css",
+    "/startup-events",
+    "/reset",
+    "/cancel",
+)
 _LARGE_BODY = 256 * 2**10
 _LARGE_BODIES = 8
 _MAX_BODY = 4 * (MAX_BYTES // 3 + 1) + 2**16  # a file as text, and what is sent around it
@@ -180,9 +189,7 @@ def build_app(models: Models, *, hosts: tuple[str, ...] | None = _LOOPBACK) -> G
     return Guard(app, hosts)
 
 
-def serve(
-    open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: int = 7860, browser: bool = True
-) -> str:
+def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: int = 7860, browser: bool = True) -> str:
     """Serves the page until it is interrupted.
 
     Args:
