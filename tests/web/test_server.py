@@ -3,10 +3,9 @@
 import base64
 import concurrent.futures
 import json
-import os
 import signal
 import socket
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 from test_digits import ANIMATION, PICTURE, huge_png, url
 from web_server import Server, Visitor
 
-from commands import nf_command, run
+from commands import run
 from neuralfunctionals.web.digits import MAX_BYTES
 from neuralfunctionals.web.page import QUEUE_SIZE
 
@@ -64,14 +63,11 @@ def test_refuses_a_model_of_another_task(capsys, models_directory, tmp_path):
     assert "Expected the run digits-classify to be one of ClassifyTask, but got EditTask" in err
 
 
-def test_without_gradio_the_extra_is_named(tmp_path):
-    (tmp_path / "gradio.py").write_text("raise ImportError('not here')")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        nf_command("serve", "--port", 0, "--no-browser"), env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr == "nf: The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.\n"
+def test_without_gradio_the_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)  # as if it were not installed
+    code, _, err = run(capsys, "serve", "--port", 0, "--no-browser")
+    assert code == 2
+    assert err == "nf: The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.\n"
 
 
 @pytest.mark.slow

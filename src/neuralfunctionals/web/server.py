@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
@@ -151,20 +152,18 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _import_gradio() -> Any:
-    """Gradio, told beforehand to call nobody."""
+def _require_gradio() -> None:
+    if importlib.util.find_spec("gradio") is None:
+        raise ValueError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.")
+    # Read when it is imported: it is to call nobody.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    try:
-        import gradio
-    except ImportError as error:
-        raise ValueError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.") from error
-    return gradio
 
 
 def build_app(models: Models, *, hosts: tuple[str, ...] | None = _LOOPBACK) -> Guard:
     """The page as an ASGI app, guarded."""
-    gradio = _import_gradio()
+    _require_gradio()
+    import gradio
     from fastapi import FastAPI
 
     from neuralfunctionals.web.page import CSS, build_page, theme
@@ -201,12 +200,12 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
     Returns:
         The address.
     """
+    _require_gradio()
+    import uvicorn
+
     listener = open_socket(host, port)
     with listener, tempfile.TemporaryDirectory(prefix="nf-serve-", ignore_cleanup_errors=True) as scratch:
         os.environ["GRADIO_TEMP_DIR"] = scratch
-        _import_gradio()
-        import uvicorn
-
         models = open_models()
         Exhibit.fit(samples()[0]).read(models)  # the first visitor need not wait for what is compiled or loaded once
         is_local = listener.getsockname()[0] in ("127.0.0.1", "::1")
