@@ -105,8 +105,9 @@ def test_visitors_do_not_see_each_others_networks(server, client):
         (url(ANIMATION), "animation"),
         (url(huge_png(10_000, 10_000)), "megapixels"),
         ("/etc/passwd", "data URL"),
-        (5, "Something went wrong"),
-        ({"path": "/etc/passwd"}, "Something went wrong"),
+        (5, "data URL"),
+        ({"path": "/etc/passwd"}, "data URL"),
+        ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, ""),
     ],
 )
 def test_bad_pictures_are_answered_on_the_page(server, client, source, reason):

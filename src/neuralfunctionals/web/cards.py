@@ -45,7 +45,7 @@ def network_card(exhibit: Exhibit) -> str:
         )
         for frame in exhibit.film
     )
-    digit = figure(grey_url(exhibit.digit), "your digit", "nf-frame nf-target")
+    digit = figure(grey_url(exhibit.digit), "drawn", "nf-frame nf-target", "your digit")
     return (
         f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{digit}</div>'
         f"<p class='nf-text'>A network of {SPEC.num_entries:,} numbers learned to answer one question: how bright is "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -217,8 +218,14 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
             with suppress(webbrowser.Error):
                 webbrowser.open(address)
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, timeout_graceful_shutdown=1, limit_concurrency=1000, ws="none"
+            app, log_level="critical", access_log=False, timeout_graceful_shutdown=1, limit_concurrency=1000, ws="none"
         )
-        with suppress(KeyboardInterrupt):
+        # Told to end, it ends as after Ctrl-C: nothing is left behind.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
             uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return address
