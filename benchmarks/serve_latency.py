@@ -2,6 +2,7 @@
 
 python benchmarks/serve_latency.py --rounds 20
 python benchmarks/serve_latency.py --models DIR
+python benchmarks/serve_latency.py --url http://127.0.0.1:7860
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ GOAL_SECONDS = 2.0
 
 
 def start(models: str | None) -> tuple[subprocess.Popen[str], str]:
+    """The server as a process, and its address."""
     words = ["serve", "--port", "0", "--no-browser", *(["--models", models] if models else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "neuralfunctionals.cli", *words], stderr=subprocess.PIPE, text=True
@@ -52,8 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--models", help="run directories; those of the package if missing")
+    parser.add_argument("--url", help="a page that is served already; otherwise one is started")
     options = parser.parse_args()
-    process, url = start(options.models)
+    process, url = (None, options.url) if options.url else start(options.models)
     seconds: dict[str, list[float]] = {name: [] for name in ACTIONS}
     try:
         with httpx.Client(timeout=120, trust_env=False) as client:
@@ -66,8 +69,9 @@ def main() -> None:
                     if round_ >= 0:
                         seconds[name].append(time.perf_counter() - started)
     finally:
-        process.terminate()
-        process.wait()
+        if process is not None:
+            process.terminate()
+            process.wait()
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     table = Table("action", "median, s", "slowest, s", f"below {GOAL_SECONDS:.0f} s")
     for name, words in ACTIONS.items():
