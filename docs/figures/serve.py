@@ -44,7 +44,7 @@ def main(url: str, out: str) -> None:
         page.wait_for_timeout(500)
         picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
         browser.close()
-    picture.quantize(128, dither=Image.Dither.NONE).save(out, optimize=True)
+    picture.save(out, optimize=True)
 
 
 if __name__ == "__main__":
