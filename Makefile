@@ -11,7 +11,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e ".[dev,docs,peers,cluster,sweep]"
+	$(PIP) -e ".[dev,docs,peers,cluster,sweep,web]"
 	touch $@
 
 demo: install

@@ -1,0 +1,69 @@
+"""`nf serve`: the web page on trained models."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from neuralfunctionals.cli.command import Command
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+_EDITORS = ("dilate", "erode", "gradient")
+
+
+def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--port", type=int, default=7860, help="where the page is (7860); 0 takes a free port")
+    add("--host", default="127.0.0.1", help="who can reach it: this machine (127.0.0.1), or all that can (0.0.0.0)")
+    add("--no-browser", action="store_true", help="do not open the page in a browser")
+    add(
+        "--models",
+        metavar="DIR",
+        help="run directories digits-dilate, -erode, -gradient, -classify, -inr2array; those of the package if missing",
+    )
+
+
+def open_models(directory: str | None) -> Any:
+    """The models of the page: from a directory of run directories, or those of the package."""
+    from neuralfunctionals.recipes import open_run
+    from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
+    from neuralfunctionals.web import Models
+
+    def task(name: str, kind: type[Any]) -> Any:
+        full = f"digits-{name}"
+        try:
+            found = open_run(full if directory is None else Path(directory) / full).task
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"The page needs the trained model {full}. {error} Or name a directory that holds it with --models."
+            ) from error
+        if not isinstance(found, kind):
+            raise ValueError(f"Expected the run {full} to be one of {kind.__name__}, but got {type(found).__name__}.")
+        return found
+
+    editors = {name: task(name, EditTask) for name in _EDITORS}
+    return Models(editors, task("classify", ClassifyTask), task("inr2array", ReconstructTask))
+
+
+def _serve(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.web import serve
+
+    address = serve(
+        lambda: open_models(arguments.models),
+        host=arguments.host,
+        port=arguments.port,
+        browser=not arguments.no_browser,
+    )
+    return {"address": address}
+
+
+COMMANDS = {
+    "serve": Command(
+        "Open a web page: draw a digit, watch it become a network, edit its weights, shuffle its neurons.",
+        "nf serve --port 7860",
+        _add_serve_arguments,
+        _serve,
+    ),
+}

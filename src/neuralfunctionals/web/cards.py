@@ -1,0 +1,162 @@
+"""The parts of the page that show something, as HTML: `network_card`, `edit_card`, `reading_card`, `changes_card`."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+
+from neuralfunctionals.web.exhibit import SPEC, Changes, Exhibit
+from neuralfunctionals.web.pictures import grey_url, signed_url
+
+EDIT_WORDS = {"dilate": "thicker", "erode": "thinner", "gradient": "outlines"}
+"""What people see instead of the names of the edits."""
+_STEP_WORDS = {**EDIT_WORDS, "shuffle": "neurons shuffled", "flip": "signs flipped"}
+_COLUMNS = {
+    (1, "weight"): "layer 1",
+    (1, "bias"): "bias",
+    (2, "weight"): "layer 2",
+    (2, "bias"): "bias",
+    (3, "weight"): "layer 3",
+}
+
+
+def figure(url: str, caption: str, kind: str = "", alt: str = "") -> str:
+    """A picture with words below."""
+    image = f'<img src="{url}" alt="{escape(alt or caption)}">'
+    return f'<figure class="nf-figure {kind}">{image}<figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def empty_card(text: str) -> str:
+    """What stands where there is nothing yet."""
+    return f'<div class="nf-empty">{escape(text)}</div>'
+
+
+def message(text: str) -> str:
+    """Something the user should know."""
+    return f'<div class="nf-message" role="alert">{escape(text)}</div>' if text else ""
+
+
+def network_card(exhibit: Exhibit) -> str:
+    """The film of the fit, and the weights as they are."""
+    film = "".join(
+        figure(
+            grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"what the network shows at step {frame.steps}"
+        )
+        for frame in exhibit.film
+    )
+    digit = figure(grey_url(exhibit.digit), "drawn", "nf-frame nf-target", "your digit")
+    return (
+        f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{digit}</div>'
+        f"<p class='nf-text'>A network of {SPEC.num_entries:,} numbers learned to answer one question: how bright is "
+        f"the point at this row and column? It shows your digit with <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b> "
+        "(40 dB: no difference to be seen). From here on <b>these numbers are the picture</b>:</p>"
+        + _weights(exhibit)
+        + "<p class='nf-note'>Each row is a neuron, each cell one number: blue below zero, orange above."
+        + f"<span id='nf-history'>{_history(exhibit)}</span></p>"
+    )
+
+
+def _history(exhibit: Exhibit) -> str:
+    words = [_STEP_WORDS.get(step, step) for step in exhibit.steps[-6:]]
+    return f" Since the fit: {', '.join(words)}." if words else ""
+
+
+def _weights(exhibit: Exhibit) -> str:
+    parts = []
+    for kind, layer in [(k, n) for n in (1, 2, 3) for k in ("weight", "bias")]:
+        if (layer, kind) not in _COLUMNS:
+            continue
+        url, width = _weight_picture(exhibit, layer, kind)
+        image = f'<img src="{url}" alt="{kind}s of layer {layer}" data-group="{kind}{layer}">'
+        caption = f"<figcaption>{_COLUMNS[layer, kind]}</figcaption>"
+        parts.append(f'<figure class="nf-figure nf-weights" style="--columns:{width}">{image}{caption}</figure>')
+    return f'<div class="nf-matrices" id="nf-weights">{"".join(parts)}</div>'
+
+
+def _weight_picture(exhibit: Exhibit, layer: int, kind: str) -> tuple[str, int]:
+    """One group of numbers, neurons of the hidden layers downwards; its colours are those of the fitted network."""
+    now, fitted = (
+        (n.weights if kind == "weight" else n.biases)[layer - 1][0, ..., 0] for n in (exhibit.network, exhibit.fitted)
+    )
+    now = now[:, None] if kind == "bias" else now.T if layer == 3 else now
+    return signed_url(now, 1.2 * float(fitted.abs().quantile(0.95))), now.shape[1]
+
+
+def edit_card(exhibit: Exhibit) -> str:
+    """Before and after the edits."""
+    now = figure(grey_url(exhibit.image), _now(exhibit), alt="what the network shows now")
+    fitted = figure(grey_url(exhibit.film[-1].image if exhibit.film else exhibit.image), "as fitted")
+    change = float((exhibit.network.tensor - exhibit.fitted.tensor).abs().mean())
+    scale = float(exhibit.fitted.tensor.abs().mean())
+    edited = any(step in EDIT_WORDS for step in exhibit.steps)
+    symmetric = any(step not in EDIT_WORDS for step in exhibit.steps)
+    text = (
+        f"The editor saw nothing but the numbers, and changed them by {change / scale:.0%} on average."
+        if edited and not symmetric
+        else "The editor sees nothing but the numbers. It answers with new ones."
+    )
+    pair = f'<div class="nf-pair" id="nf-image">{fitted}<span class="nf-arrow">→</span>{now}</div>'
+    return f'{pair}<p class="nf-note">{text}</p>'
+
+
+def _now(exhibit: Exhibit) -> str:
+    edits = [EDIT_WORDS[step] for step in exhibit.steps if step in EDIT_WORDS]
+    return ("now: " + ", ".join(edits[-3:])) if edits else "now"
+
+
+def reading_card(exhibit: Exhibit) -> str:
+    """Class and latent array, from the weights alone."""
+    reading = exhibit.reading
+    assert reading is not None
+    best = int(reading.probabilities.argmax())
+    bars = "".join(
+        f'<div class="nf-bar{" nf-best" if k == best else ""}"><span>{k}</span>'
+        f'<i style="--share:{p:.4f}"></i><span>{p:.0%}</span></div>'
+        for k, p in enumerate(reading.probabilities.tolist())
+    )
+    latents = signed_url(reading.latents, float(reading.latents.abs().quantile(0.98)))
+    rows, columns = reading.latents.shape
+    return (
+        f'<p class="nf-text">It reads a <b class="nf-class" id="nf-class">{best}</b> from the weights alone.</p>'
+        f'<div class="nf-bars" id="nf-bars">{bars}</div>'
+        f'<div class="nf-latent" id="nf-latent"><figure class="nf-figure nf-wide"><img src="{latents}" alt="latents">'
+        f"<figcaption>latent array, {rows} by {columns} numbers: a summary of the weights</figcaption></figure>"
+        f"{figure(grey_url(reading.reconstruction), 'drawn back from it', 'nf-small')}</div>"
+    )
+
+
+def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
+    """What a symmetry changed, and what not."""
+    rows = [
+        ("weights", f"{changes.weights:.2f}", "scrambled" if changes.weights > 1e-3 else "unchanged", "weights"),
+        _row("picture", "grey levels", changes.image * 127.5, changes.image < 1 / 255, "image"),
+        _row("probabilities", "%", changes.probabilities * 100, changes.probabilities < 1e-3, "probabilities"),
+        _row("latent array", "%", changes.latents * 100, changes.latents < 1e-3, "latents"),
+    ]
+    lines = "".join(
+        f'<tr id="nf-change-{name}"><th>{what}</th><td>{number}</td><td><b class="nf-{verdict}">{verdict}</b></td></tr>'
+        for what, number, verdict, name in rows
+    )
+    pictures = (
+        figure(_weight_picture(before, 2, "weight")[0], "before")
+        + '<span class="nf-arrow">→</span>'
+        + figure(_weight_picture(after, 2, "weight")[0], "after")
+        + figure(grey_url(after.image), "still shows", alt="what the network shows after")
+    )
+    verdict = (
+        "Other numbers, the same network: the readers noticed nothing."
+        if changes.same_answers
+        else "One of the readers gave another answer: it was not built, or trained, for this symmetry."
+    )
+    return (
+        f'<div class="nf-pair">{pictures}</div><table class="nf-changes">'
+        f"<thead><tr><th></th><th>changes by at most</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
+        f'<p class="nf-text" id="nf-verdict">{verdict}</p>'
+    )
+
+
+def _row(what: str, unit: str, value: float, same: bool, name: str) -> tuple[str, str, str, str]:
+    """Small changes are rounding of 32-bit numbers: shown, not hidden."""
+    number = np.format_float_positional(value, precision=1 if value < 0.1 else 3, fractional=False, trim="-")
+    return what, f"{number} {unit}", "unchanged" if same else "changed", name
