@@ -1,8 +1,12 @@
-"""Tables and pictures of finished runs: reads run directories, never called by training."""
+"""Tables, pictures and the page about finished runs: reads run directories, never called by training."""
 
-from neuralfunctionals.report.latent_map import draw_latents
+from neuralfunctionals.report.families import FAMILIES, Family, Picture
+from neuralfunctionals.report.finished import FinishedRun, read_runs
+from neuralfunctionals.report.latent_map import draw_latents, draw_points
+from neuralfunctionals.report.page import write_report
 from neuralfunctionals.report.pictures import (
     draw_accuracies,
+    draw_classes,
     draw_curves,
     draw_edits,
     draw_predictions,
@@ -11,12 +15,20 @@ from neuralfunctionals.report.pictures import (
 from neuralfunctionals.report.tables import edit_table, generalization_table
 
 __all__ = [
+    "FAMILIES",
+    "Family",
+    "FinishedRun",
+    "Picture",
     "draw_accuracies",
+    "draw_classes",
     "draw_curves",
     "draw_edits",
     "draw_latents",
+    "draw_points",
     "draw_predictions",
     "draw_reconstructions",
     "edit_table",
     "generalization_table",
+    "read_runs",
+    "write_report",
 ]

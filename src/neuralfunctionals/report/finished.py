@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from neuralfunctionals.data import RunDirectory
+
+_FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
+"""Where and how fast a run was computed."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,44 @@ class FinishedRun:
         return self.result["recipe"]
 
     @property
+    def family(self) -> str:
+        """The kind of task: the recipe's first word."""
+        return self.recipe.partition("/")[0]
+
+    @property
     def model(self) -> str:
         return self.result["model"]
+
+    @property
+    def scale(self) -> str:
+        return self.result.get("scale", "")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return self.directory.read_config()
+
+    @cached_property
+    def sample_names(self) -> tuple[str, ...]:
+        """The arrays that it kept for pictures."""
+        return tuple(self.directory.read_samples()) if self.directory.samples_file.exists() else ()
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """The task's own settings."""
+        return self.config["run"]["task"]
+
+    @property
+    def canonical(self) -> str:
+        """Which form of the networks the model saw."""
+        return self.config["run"].get("canonical", "none")
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """All that decides what is computed, but the seed and the number of threads."""
+        run = self.config["run"]
+        training = {name: value for name, value in run["training"].items() if name not in _FREE}
+        return {**{name: value for name, value in run.items() if name != "seed"}, "training": training}
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:

@@ -26,6 +26,12 @@ _COLOURS = {
     "latent": "#333333",
 }
 _INK = "#333333"
+_WRONG = "#c1121f"
+
+
+def _colour(model: str) -> str:
+    """The colour of a model; what follows its name does not matter."""
+    return _COLOURS.get(model.partition(" ")[0], _INK)
 
 
 def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 5) -> None:
@@ -96,6 +102,42 @@ def _tile(rows: Sequence[Tensor]) -> np.ndarray:
     return picture[..., 0] if picture.shape[-1] == 1 else picture
 
 
+def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 12) -> None:
+    """Images, and below each the class that every model reads from its network; wrong ones crossed out.
+
+    Args:
+        runs: Finished runs of `classify/` recipes; of several seeds the first is shown.
+        out: The picture's file.
+        num_samples: Networks of each recipe.
+    """
+    from matplotlib.figure import Figure
+
+    recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
+    heights = [1.0 + 0.32 * len(models) for models in recipes.values()]
+    figure = Figure(figsize=(1.6 + 0.6 * num_samples, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(recipes), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, (recipe, models) in zip(panels, recipes.items(), strict=True):
+        samples = {model: same[0].directory.read_samples() for model, same in models.items()}
+        images = next(iter(samples.values()))["image"][:num_samples]
+        side = images.shape[2] + 1
+        panel.imshow(_tile([images]), cmap="gray", vmin=0, vmax=1)
+        line = 0.55 * side
+        for row, of_model in enumerate(samples.values()):
+            for place, (true, seen) in enumerate(zip(of_model["label"], of_model["predicted"], strict=True)):
+                if place < len(images):
+                    at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
+                    panel.text(*at, f"{seen}", ha="center", va="center", color=_INK if right else _WRONG, fontsize=11)
+                    if not right:
+                        panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
+        panel.set_ylim(side + line * len(samples), 0)
+        panel.set_yticks([side + (row + 0.5) * line for row in range(len(samples))], list(samples))
+        panel.set_xticks([])
+        panel.tick_params(length=0, labelcolor=_INK)
+        panel.spines[:].set_visible(False)
+        panel.set_title(recipe, fontsize=10, color=_INK)
+    figure.savefig(out, dpi=150)
+
+
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
     """Predicted against true test accuracies of test networks: a row for each recipe, a panel for each model.
 
@@ -116,7 +158,7 @@ def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -
             samples, tau = same[0].directory.read_samples(), same[0].result["test"]["kendall_tau"]
             low, high = (float(limit) for limit in torch.cat(list(samples.values())).aminmax())
             panel.plot([low, high], [low, high], color=_INK, lw=0.8, ls=":")
-            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_COLOURS.get(model, _INK))
+            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_colour(model))
             panel.set_title(f"{model}, tau {tau:.3f}", fontsize=9, color=_INK)
             panel.set_box_aspect(1)
             panel.spines[["top", "right"]].set_visible(False)
@@ -185,8 +227,9 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
             rows = [row for row in run.directory.read_curve() if f"val/{metric}" in row]
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
-            colour = _COLOURS.get(model, _INK)
-            panel.plot([row[against] for row in rows], values, color=colour, lw=1.4, marker=".", ms=3, label=label)
+            colour, dashes = _colour(model), "--" if " " in model else "-"
+            steps = [row[against] for row in rows]
+            panel.plot(steps, values, color=colour, ls=dashes, lw=1.4, marker=".", ms=3, label=label)
     untouched = runs[0].result["val"].get(f"{metric}_no_edit")
     if untouched is not None:
         panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")
