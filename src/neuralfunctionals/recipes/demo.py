@@ -20,7 +20,7 @@ from neuralfunctionals.inr import render_images
 from neuralfunctionals.inr.fit import num_cores
 from neuralfunctionals.recipes.catalog import find_run
 from neuralfunctionals.recipes.execute import execute, open_run
-from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.recipes.run import DataConfig, Run
 from neuralfunctionals.report import read_runs, write_report
 from neuralfunctionals.weight_space import NeuronPermutation
 
@@ -85,7 +85,8 @@ def run_demo(
     report = progress or (lambda name, done, total: None)
     num_networks = _fit(out / _NETWORKS, scale, report)
     _train_all(out, scale, report)
-    write_report(read_runs(out / name for name in RUNS), out / _REPORT, title="The demo: networks read and edited")
+    shown = read_runs(out / name for name in reversed(RUNS))
+    write_report(shown, out / _REPORT, title="The demo: networks read and edited")
     return {
         "networks": num_networks,
         "results": _results(out),
@@ -106,6 +107,7 @@ def _require_own(out: Path) -> None:
 def _fit(out: Path, scale: str, report: Callable[[str, int, int], None]) -> int:
     """The networks that are missing; returns how many there are."""
     data = describe("editor", scale).data
+    assert isinstance(data, DataConfig)
     plan = FitPlan.make(open_images(data.images), recipe=data.fit, limit=data.limit)
     total, done = plan.header.num_items, len(WeightDataset(out)) if _has_networks(out) else 0
 

@@ -110,7 +110,7 @@ FAMILIES: dict[str, Family] = {
             Picture(
                 "Before and after",
                 "What test networks show: as they are (original), as they should (target), and edited by each model.",
-                draw_edits,
+                partial(draw_edits, num_samples=8),
                 ("original", "target", "edited"),
             ),
             _curves("mse"),
@@ -131,7 +131,7 @@ FAMILIES: dict[str, Family] = {
             Picture(
                 "What is left after the array",
                 "Test networks, the picture shown again from the array of each model, and the image behind it.",
-                draw_reconstructions,
+                partial(draw_reconstructions, num_samples=8),
                 ("original", "reconstruction", "image"),
             ),
             _curves("mse"),

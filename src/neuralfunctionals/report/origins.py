@@ -64,7 +64,8 @@ def run_rows(runs: Sequence[FinishedRun]) -> Rows:
         steps = f"{run.result['best_step']} of {run.result['steps']}"
         rate, batch = _part(setting, "optimizer").get("lr", "?"), setting["training"].get("batch_size", "?")
         facts = [run.directory.path.name, run.recipe, run.scale, run.model, run.result["seed"], steps, rate, batch]
-        rows.append([str(fact) for fact in (*facts, commit, run.config.get("started", "not known"))])
+        started = str(run.config.get("started", "not known"))[:16].replace("T", " ")
+        rows.append([str(fact) for fact in (*facts, commit, started)])
     return names, rows
 
 

@@ -73,7 +73,9 @@ def _draw_samples(
     height = max(len(above) + len(below) + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
     columns = min(3, len(recipes))
     rows_of_panels = -(-len(recipes) // columns)
-    size = (columns * (0.9 + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
+    names = [*above, *below, *(run.model for run in runs)]
+    label_width = 0.2 + 0.085 * max(map(len, names))
+    size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
     for panel in panels[len(recipes) :]:
@@ -113,8 +115,9 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
     from matplotlib.figure import Figure
 
     recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
-    heights = [1.0 + 0.32 * len(models) for models in recipes.values()]
-    figure = Figure(figsize=(1.6 + 0.6 * num_samples, sum(heights)), layout="constrained")
+    heights = [0.9 + 0.32 * len(models) for models in recipes.values()]
+    label_width = 0.2 + 0.085 * max(len(run.model) for run in runs)
+    figure = Figure(figsize=(label_width + 0.6 * num_samples, sum(heights)), layout="constrained")
     panels = figure.subplots(len(recipes), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (recipe, models) in zip(panels, recipes.items(), strict=True):
         samples = {model: same[0].directory.read_samples() for model, same in models.items()}
