@@ -34,15 +34,17 @@ class DemoRun:
 
     recipe: str
     model: str
+    steps: int
+    batch_size: int
+    lr: float
     canonical: bool = False
-    steps: int = 1000
 
 
 RUNS: dict[str, DemoRun] = {
-    "editor": DemoRun("edit/mnist-dilate", "neuron-graph", canonical=True, steps=700),
-    "reader": DemoRun("classify/mnist", "neuron-graph", canonical=True, steps=1000),
-    "editor-to-compare": DemoRun("edit/mnist-dilate", "nfn-hnp", steps=1200),
-    "reader-to-compare": DemoRun("classify/mnist", "dws", steps=800),
+    "editor": DemoRun("edit/mnist-dilate", "neuron-graph", steps=600, batch_size=32, lr=5e-3, canonical=True),
+    "reader": DemoRun("classify/mnist", "neuron-graph", steps=1000, batch_size=32, lr=3e-3, canonical=True),
+    "editor-to-compare": DemoRun("edit/mnist-dilate", "nfn-hnp", steps=1200, batch_size=16, lr=1e-2),
+    "reader-to-compare": DemoRun("classify/mnist", "dws", steps=800, batch_size=16, lr=3e-3),
 }
 """What is trained, longest first: for each task our best model and one to compare it with, for about as long."""
 
@@ -60,8 +62,9 @@ def describe(name: str, scale: str = "small") -> Run:
     )
     if scale == "tiny":
         return replace(run, training=replace(run.training, threads=1))
-    training = replace(run.training, steps=chosen.steps, val_every=chosen.steps // 10, threads=1)
-    return replace(run, training=training, optimizer=replace(run.optimizer, warmup_steps=chosen.steps // 16))
+    steps = {"steps": chosen.steps, "val_every": chosen.steps // 10, "batch_size": chosen.batch_size, "threads": 1}
+    optimizer = replace(run.optimizer, lr=chosen.lr, warmup_steps=chosen.steps // 16)
+    return replace(run, training=replace(run.training, **steps), optimizer=optimizer)
 
 
 def run_demo(
