@@ -15,7 +15,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	.venv/bin/python examples/shuffled_neurons.py
+	.venv/bin/nf demo
 
 lint: install
 	.venv/bin/ruff check .

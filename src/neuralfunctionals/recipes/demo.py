@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -139,19 +140,19 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
     def carry_out(names: Sequence[str]) -> None:
         words = [sys.executable, "-c", _WORKER, os.fspath(out), scale, *names]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # A session of its own: Ctrl-C stops this process, and this process stops the others.
-        process = subprocess.Popen(words, env=environment, start_new_session=True, **pipes)
-        processes.append(process)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for line in process.stdout:
-            name, done, total = line.split()
-            report(name, int(done), int(total))
-        complaint = process.stderr.read().strip().splitlines()
-        if process.wait():
-            reason = complaint[-1] if complaint else f"exit code {process.returncode}"
-            raise ValueError(f"The demo's training in {out} failed: {reason}")
+        with tempfile.TemporaryFile("w+") as complaints:
+            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": complaints, "text": True}
+            # A session of its own: Ctrl-C stops this process, and this process stops the others.
+            process = subprocess.Popen(words, env=environment, start_new_session=True, **pipes)
+            processes.append(process)
+            assert process.stdout is not None
+            for line in process.stdout:
+                name, done, total = line.split()
+                report(name, int(done), int(total))
+            if process.wait():
+                complaints.seek(0)
+                lines = complaints.read().strip().splitlines() or [f"exit code {process.returncode}"]
+                raise ValueError(f"Training in {out} failed: {lines[-1].removeprefix('ValueError: ')}")
 
     try:
         running = [pool.submit(carry_out, left[start::count]) for start in range(count)]
