@@ -20,7 +20,7 @@ def test_the_demo_ends_with_a_table_and_a_report_and_repeats_nothing(tmp_path, c
     assert result["networks"] == 64
     models = [(row["task"], row["model"]) for row in result["results"]]
     editing = [("edit", name) for name in ("no edit", "nfn-hnp", "neuron-graph (sine)")]
-    assert models == editing + [("classify", name) for name in ("chance", "dws", "neuron-graph (sine)")]
+    assert models == editing + [("classify", name) for name in ("chance", "nfn-hnp", "neuron-graph (sine)")]
     assert result["results"][2]["test_mse"] < result["results"][0]["test_mse"]
     assert result["shuffled"]["weights"] > 0.1
     assert max(result["shuffled"]["pictures"], result["shuffled"]["answers"]) < 1e-3

@@ -39,13 +39,15 @@ class DemoRun:
     batch_size: int
     lr: float
     canonical: bool = False
+    standardize: bool = False
+    """Whether the model sees each layer's weights relative to their spread over the training networks."""
 
 
 RUNS: dict[str, DemoRun] = {
     "editor": DemoRun("edit/mnist-dilate", "neuron-graph", steps=600, batch_size=32, lr=5e-3, canonical=True),
     "reader": DemoRun("classify/mnist", "neuron-graph", steps=1000, batch_size=32, lr=3e-3, canonical=True),
-    "editor-to-compare": DemoRun("edit/mnist-dilate", "nfn-hnp", steps=1200, batch_size=16, lr=1e-2),
-    "reader-to-compare": DemoRun("classify/mnist", "dws", steps=800, batch_size=16, lr=3e-3),
+    "editor-to-compare": DemoRun("edit/mnist-dilate", "nfn-hnp", steps=1200, batch_size=16, lr=1e-2, standardize=True),
+    "reader-to-compare": DemoRun("classify/mnist", "nfn-hnp", steps=600, batch_size=16, lr=1e-3, standardize=True),
 }
 """What is trained, longest first: for each task our best model and one to compare it with, for about as long."""
 
@@ -58,9 +60,9 @@ def describe(name: str, scale: str = "small") -> Run:
         scale: `small`, or `tiny`, which proves the pipeline alone.
     """
     chosen = RUNS[name]
-    run = replace(
-        find_run(chosen.recipe, scale=scale, model=chosen.model), canonical="sine" if chosen.canonical else "none"
-    )
+    run = find_run(chosen.recipe, scale=scale, model=chosen.model)
+    model = {**run.model, "standardize": True} if chosen.standardize else run.model
+    run = replace(run, model=model, canonical="sine" if chosen.canonical else "none")
     if scale == "tiny":
         return replace(run, training=replace(run.training, threads=1))
     steps = {"steps": chosen.steps, "val_every": chosen.steps // 10, "batch_size": chosen.batch_size, "threads": 1}
