@@ -145,13 +145,13 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
         with tempfile.TemporaryFile("w+") as complaints:
             pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": complaints, "text": True}
             # A session of its own: Ctrl-C stops this process, and this process stops the others.
-            process = subprocess.Popen(words, env=environment, start_new_session=True, **pipes)
-            processes.append(process)
-            assert process.stdout is not None
-            for line in process.stdout:
-                name, done, total = line.split()
-                report(name, int(done), int(total))
-            if process.wait():
+            with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:
+                processes.append(process)
+                assert process.stdout is not None
+                for line in process.stdout:
+                    name, done, total = line.split()
+                    report(name, int(done), int(total))
+            if process.returncode:
                 complaints.seek(0)
                 lines = complaints.read().strip().splitlines() or [f"exit code {process.returncode}"]
                 raise ValueError(f"Training in {out} failed: {lines[-1].removeprefix('ValueError: ')}")
