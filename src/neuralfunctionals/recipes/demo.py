@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -137,6 +138,7 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
     for name in left:
         report(name, 0, describe(name, scale).training.steps)
     processes: list[subprocess.Popen[str]] = []
+    stopped = threading.Event()
     pool = ThreadPoolExecutor(max(1, count))
 
     def carry_out(names: Sequence[str]) -> None:
@@ -147,6 +149,8 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
             # A session of its own: Ctrl-C stops this process, and this process stops the others.
             with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:
                 processes.append(process)
+                if stopped.is_set():
+                    process.kill()
                 assert process.stdout is not None
                 for line in process.stdout:
                     name, done, total = line.split()
@@ -161,6 +165,7 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
         for future in wait(running, return_when=FIRST_EXCEPTION).done:
             future.result()
     finally:
+        stopped.set()
         for process in processes:
             process.kill()  # at any moment: a run continues from its last validation
         pool.shutdown()
