@@ -165,6 +165,15 @@ def break_curve(path):
     (path / "metrics.csv").write_text("step,seconds\nmany,few\n")
 
 
+def shrink_samples(path):
+    RunDirectory(path).write_samples({name: torch.zeros(2) for name in ("original", "target", "edited")})
+
+
+def drop_metric(path):
+    result = RunDirectory(path).read_result()
+    RunDirectory(path).write_result({**result, "test": {"mse": 0.1}})
+
+
 def unfinish(path):
     (path / "result.json").unlink()
 
@@ -180,6 +189,8 @@ def empty(path):
         (break_config, "Expected the config of nf train, but .*run.json has other contents"),
         (break_samples, "Cannot read the curve and samples of"),
         (break_curve, "Cannot read the curve and samples of"),
+        (shrink_samples, "Cannot make 'Before and after' from these runs"),
+        (drop_metric, "Cannot make 'Results' from these runs"),
         (unfinish, "has not ended yet. Continue it with nf train"),
         (empty, "Expected the directory of a run, but .* has no run.json"),
     ],

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from neuralfunctionals.data import EncodePlan, Store, WeightDataset, encode_dataset
+from neuralfunctionals.data import EncodePlan, RunDirectory, Store, WeightDataset, encode_dataset
 from neuralfunctionals.recipes.execute import open_run
 from neuralfunctionals.tasks import ReconstructTask
 
@@ -51,12 +51,14 @@ def encode(
 def latents_of(
     run: str | os.PathLike[str], *, limit: int = 1000
 ) -> tuple[Float[Tensor, "B M D"], Int[Tensor, "B"]] | None:
-    """Latents of a run's own test networks, and their classes; nothing where the networks are gone or have none.
+    """Latents of a run's own test networks, and their classes; nothing where the model or the networks are gone.
 
     Args:
         run: A finished run of an `inr2array/` recipe.
         limit: Networks at most, spread over the split.
     """
+    if not RunDirectory(run).model.is_dir():
+        return None
     opened = open_run(run)
     if not Store.is_at(opened.data):
         return None

@@ -8,7 +8,8 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -103,7 +104,8 @@ def _require_readable(run: FinishedRun) -> None:
     if not all(isinstance(part, dict) for part in (*parts.values(), *inner)):
         raise ValueError(f"Expected the config of nf train, but {where}/run.json has other contents.")
     try:
-        run.directory.read_curve()
+        if not all("seconds" in row for row in run.directory.read_curve()):
+            raise ValueError("rows of the curve have no seconds")
         _ = run.sample_names
     except (KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise ValueError(
@@ -146,7 +148,8 @@ def _finding(family: Family, runs: Sequence[FinishedRun]) -> str:
 
 def _section(family: Family, runs: Sequence[FinishedRun], scratch: Path) -> str:
     parts = [f"<section>\n<h2>{escape(family.title)}</h2>", f"<p>{escape(family.question)}</p>"]
-    table = _markdown_table(family.table(runs))
+    with _explained("Results"):
+        table = _markdown_table(family.table(runs))
     parts += ["<h3>Results</h3>", table]
     notes = ["The best step is chosen by validation and measured once on test networks, which no model has seen."]
     if any(run.model.endswith("(sine)") for run in runs):
@@ -174,7 +177,7 @@ def _figure(picture: Picture, runs: Sequence[FinishedRun], scratch: Path) -> str
 def _embed(title: str, caption: str, draw: Callable[[Path], None], scratch: Path) -> str:
     from matplotlib import rc_context
 
-    with rc_context({"text.parse_math": False}):  # names of models and recipes are no formulas
+    with _explained(title), rc_context({"text.parse_math": False}):  # names of models and recipes are no formulas
         draw(scratch)
     data = scratch.read_bytes()
     width, height = (round(size / 1.5) for size in struct.unpack(">II", data[16:24]))
@@ -185,6 +188,15 @@ def _embed(title: str, caption: str, draw: Callable[[Path], None], scratch: Path
         f'width="{width}" height="{height}" alt="{escape(caption)}"></div>\n'
         f"<figcaption>{escape(caption)}</figcaption>\n</figure>"
     )
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Says what could not be made from files that lack something, or hold something else."""
+    try:
+        yield
+    except (IndexError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"Cannot make '{what}' from these runs: {error!r}. Expected what nf train wrote.") from error
 
 
 def _latents_section(latents: Mapping[str, tuple[Tensor, Tensor]], scratch: Path) -> str:
