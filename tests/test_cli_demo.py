@@ -51,6 +51,7 @@ def test_refuses_in_one_line_what_is_no_demo(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_ctrl_c_stops_all_processes_cleanly_and_a_second_run_finishes(tmp_path):
     out = tmp_path / "demo"
     process = subprocess.Popen(
