@@ -15,7 +15,7 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	.venv/bin/python examples/shuffled_neurons.py
+	.venv/bin/nf demo
 
 docs: install
 	.venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs

@@ -10,7 +10,7 @@ from neuralfunctionals.report.finished import read_runs
 
 def write_run(path, recipe, model, seed, tau):
     directory = RunDirectory(path)
-    directory.write_config({})
+    directory.write_config({"run": {"model": {}, "task": {}}, "data": {}})
     true = torch.rand(200, generator=torch.Generator().manual_seed(seed))
     noise = torch.randn(200, generator=torch.Generator().manual_seed(seed + 1))
     directory.write_samples({"true": true, "predicted": (true + 0.1 * noise).clamp(0, 1)})

@@ -14,7 +14,7 @@ def write_run(path, recipe, model, images):
     image = image_values(open_images(images).read(np.arange(8)))
     blurred = image.roll(1, 1) / 2 + image / 2
     run = RunDirectory(path)
-    run.write_config({})
+    run.write_config({"run": {"model": {}, "task": {}}, "data": {}})
     run.write_samples({"image": image, "original": image.clone(), "reconstruction": blurred})
     run.write_result({"recipe": recipe, "model": model})
     return path

@@ -11,7 +11,7 @@ from neuralfunctionals.report.finished import read_runs
 def write_run(path, recipe, model, seed, mse, *, finished=True):
     """The files that reports read, as training leaves them."""
     directory = RunDirectory(path)
-    directory.write_config({"format": 1})
+    directory.write_config({"format": 1, "run": {"model": {}, "task": {}}, "data": {}})
     directory.write_curve([{"step": s, "seconds": s / 2, "val/mse": mse * 20 / s} for s in (10, 20)])
     generator = torch.Generator().manual_seed(seed)
     pictures = {name: torch.rand(6, 28, 28, 1, generator=generator) for name in ("original", "target", "edited")}

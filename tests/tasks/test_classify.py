@@ -51,6 +51,15 @@ def test_every_model_learns_from_weights_and_is_measured(sirens, tmp_path, name)
     assert metrics["cross_entropy"] > 0
 
 
+def test_samples_are_images_true_classes_and_those_read(sirens, latents):
+    task = ClassifyTask(ON_WEIGHTS["dws"]())
+    samples = task.samples(sirens[:5])
+    assert samples["image"].shape == (5, 28, 28, 1)
+    assert torch.equal(samples["label"], sirens[:5].label)
+    assert torch.equal(samples["predicted"], task.classify(sirens[:5].features))
+    assert ClassifyTask(latent_classifier(), source="latents").samples(latents[:5]).keys() == {"label", "predicted"}
+
+
 def test_latents_are_learned_from_a_store_without_networks(latents, tmp_path):
     optimizer = OptimizerConfig("adamw", lr=1e-2, schedule="cosine")
     task = ClassifyTask(latent_classifier(), source="latents", mixup_alpha=0.2, optimizer=optimizer)

@@ -53,6 +53,15 @@ def curve(out):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in RunDirectory(out).read_curve()]
 
 
+def test_the_steps_are_reported_to_a_function(sirens, tmp_path, capsys):
+    calls = []
+    task = EditTask(NFT(sirens.spec, **TINY), edit="dilate")
+    config = TrainingConfig(steps=4, batch_size=8, val_every=2)
+    train(task, sirens, tmp_path, config, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 4) for done in range(5)]
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"ema_decay": 0.9, "accumulate": 2}], ids=["plain", "averaged-accumulated"])
 def test_killed_and_continued_equals_uninterrupted_step_for_step(sirens, tmp_path, more):

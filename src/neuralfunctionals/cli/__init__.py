@@ -11,11 +11,13 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
-from neuralfunctionals.cli import data, latents, make, serve, sweep, train
+from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command
 
 COMMANDS: dict[str, Command] = {
-    name: command for part in (make, data, train, latents, sweep, serve) for name, command in part.COMMANDS.items()
+    name: command
+    for part in (demo, make, data, train, latents, sweep, report, serve)
+    for name, command in part.COMMANDS.items()
 }
 """All commands by the words that call them."""
 

@@ -76,6 +76,23 @@ def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def several_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """For several works at the same time: called with the name of one, the number done and the number in all."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+    with _bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name)
+                bar.start()
+            bar.update(tasks[name], completed=done, total=total or None)
+
+        yield report
+
+
+@contextmanager
 def download_bar() -> Iterator[Callable[[str, int, int], None]]:
     """For files: called with the file's name, the bytes done and the bytes in all."""
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn

@@ -144,6 +144,11 @@ class Store:
             )
         self.header = StoreHeader.from_bytes(file.read_bytes(), file)
 
+    @staticmethod
+    def is_at(path: str | os.PathLike[str]) -> bool:
+        """Whether there is a store, begun or complete."""
+        return (Path(path) / _HEADER).is_file()
+
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: StoreHeader) -> Store:
         """Begins a store, or continues one with the same header; temporary files of dead runs are removed."""

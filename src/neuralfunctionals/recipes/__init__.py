@@ -2,7 +2,8 @@
 
 from neuralfunctionals.recipes.catalog import RECIPES, Recipe, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.encoding import encode
+from neuralfunctionals.recipes.demo import run_demo
+from neuralfunctionals.recipes.encoding import encode, latents_of
 from neuralfunctionals.recipes.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, build_model
 from neuralfunctionals.recipes.reproduce import reproduce
@@ -38,9 +39,11 @@ __all__ = [
     "encode",
     "execute",
     "find_run",
+    "latents_of",
     "measure",
     "open_run",
     "reproduce",
+    "run_demo",
     "search_space",
     "sweep",
 ]

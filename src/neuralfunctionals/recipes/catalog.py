@@ -57,6 +57,8 @@ RECIPES: dict[str, Recipe] = {
         editing.full_images(name),
         editing.edit_run,
         editing.make_task,
+        functionals=editing.FUNCTIONALS,
+        options_from=editing.options_from,
     )
     for name, task in editing.TASKS.items()
 }

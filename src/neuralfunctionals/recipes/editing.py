@@ -8,6 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.models import NeuronGraphNet
+from neuralfunctionals.recipes import functionals
+from neuralfunctionals.recipes.functionals import Functional
 from neuralfunctionals.recipes.run import SAMPLES, DataConfig, EditConfig, Run, Scale
 from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig
 
@@ -20,8 +24,10 @@ TASKS: dict[str, EditConfig] = {
 }
 """The recipes and what each learns."""
 
-MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp")
+MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp", "neuron-graph")
 """The models that can edit."""
+FUNCTIONALS = {**functionals.FUNCTIONALS, "neuron-graph": Functional(NeuronGraphNet, set_by_data=("omega",))}
+"""What their names stand for."""
 
 
 def full_images(recipe: str) -> str:
@@ -32,6 +38,11 @@ def full_images(recipe: str) -> str:
 def edit_run(recipe: str, scale: Scale, model: str) -> Run:
     """The run of a recipe for a model."""
     return {"paper": _paper, "small": _small, "tiny": _tiny}[scale](recipe, model)
+
+
+def options_from(run: Run, dataset: WeightDataset) -> dict[str, Any]:
+    """Arguments of the model that follow from the data."""
+    return {"omega": dataset.provenance.get("omega", 30.0)} if run.model_name == "neuron-graph" else {}
 
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
@@ -61,7 +72,7 @@ def _paper(recipe: str, model: str) -> Run:
         recipe,
         "paper",
         model,
-        model=_options(model, nft, 236, 147 if full_images(recipe) == "cifar10" else 217),
+        model=_options(model, nft, 236, 147 if full_images(recipe) == "cifar10" else 217, 256),
         task=TASKS[recipe],
         data=DataConfig(images=full_images(recipe)),
         optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
@@ -74,6 +85,7 @@ _SMALL = {
     "nft-hnp": (1e-2, 1000, 100),
     "nfn-np": (3e-3, 3000, 250),
     "nfn-hnp": (1e-2, 3000, 250),
+    "neuron-graph": (5e-3, 1000, 100),
 }
 """Learning rate, steps and steps between validations. Linear layers are faster: the models train for about as long."""
 
@@ -85,7 +97,7 @@ def _small(recipe: str, model: str) -> Run:
     """
     nft = _nft(channels=64, num_blocks=2, hidden_channels=128, num_heads=4, dropout=0.0)
     rate, steps, val_every = _SMALL[model]
-    options = _options(model, nft, 39, 26 if full_images(recipe) == "cifar10" else 38)
+    options = _options(model, nft, 39, 26 if full_images(recipe) == "cifar10" else 38, 48)
     return replace(
         _paper(recipe, model),
         scale="small",
@@ -103,7 +115,7 @@ def _tiny(recipe: str, model: str) -> Run:
     return replace(
         small,
         scale="tiny",
-        model=_options(model, nft, 4, 4),
+        model=_options(model, nft, 4, 4, 8),
         data=replace(small.data, limit=64, fit="fast"),
         optimizer=replace(small.optimizer, warmup_steps=5),
         training=TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5),
@@ -114,11 +126,14 @@ def _nft(**options: Any) -> dict[str, Any]:
     return {**options, "fourier_scale": 3.0}
 
 
-def _options(model: str, nft: dict[str, Any], np_channels: int, hnp_channels: int) -> dict[str, Any]:
+def _options(
+    model: str, nft: dict[str, Any], np_channels: int, hnp_channels: int, graph_channels: int
+) -> dict[str, Any]:
     """Options that give all models about as many parameters; HNP layers have more of them with three colours."""
     return {
         "nft": nft,
         "nft-hnp": nft,
         "nfn-np": {"channels": [np_channels] * 3},
         "nfn-hnp": {"channels": [hnp_channels] * 3},
+        "neuron-graph": {"channels": graph_channels, "output_scale": 0.03},
     }[model]

@@ -1,4 +1,4 @@
-"""Latents for a whole dataset by a trained autoencoder: `encode`."""
+"""Latents by a trained autoencoder, for a whole dataset or a picture: `encode`, `latents_of`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import hashlib
 import os
 from collections.abc import Callable
 
-from neuralfunctionals.data import EncodePlan, Store, WeightDataset, encode_dataset
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from neuralfunctionals.data import EncodePlan, RunDirectory, Store, WeightDataset, encode_dataset
 from neuralfunctionals.recipes.execute import open_run
 from neuralfunctionals.tasks import ReconstructTask
+
+# Axes: B input networks, M latents, D latent channels.
 
 
 def encode(
@@ -40,3 +46,25 @@ def encode(
     report = progress or (lambda total, count: None)
     encode_dataset(plan, out, workers=workers, progress=lambda count: report(plan.header.num_items, count))
     return WeightDataset(out)
+
+
+def latents_of(
+    run: str | os.PathLike[str], *, limit: int = 1000
+) -> tuple[Float[Tensor, "B M D"], Int[Tensor, "B"]] | None:
+    """Latents of a run's own test networks, and their classes; nothing where the model or the networks are gone.
+
+    Args:
+        run: A finished run of an `inr2array/` recipe.
+        limit: Networks at most, spread over the split.
+    """
+    if not RunDirectory(run).model.is_dir():
+        return None
+    opened = open_run(run)
+    if not Store.is_at(opened.data):
+        return None
+    test_set = WeightDataset(opened.data).split("test")
+    if len(test_set) < 3 or "label" not in test_set.tensor_names:
+        return None
+    chosen = torch.linspace(0, len(test_set) - 1, min(limit, len(test_set))).long()
+    parts = [test_set[part] for part in chosen.split(64)]
+    return torch.cat([opened.task.encode(part.features) for part in parts]), torch.cat([part.label for part in parts])

@@ -50,7 +50,7 @@ def execute(
     data: str | os.PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
-    progress: bool = True,
+    progress: bool | Callable[[int, int], None] = True,
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
 ) -> dict[str, Any]:
     """Trains, keeps the best model by validation, and measures it once on every split.
@@ -61,7 +61,7 @@ def execute(
         data: A store of networks; what the run describes is made if missing.
         resume: Continue the same run where it was stopped.
         force: Remove an earlier run of that name first.
-        progress: Whether to show progress on standard error.
+        progress: Whether to show progress on standard error; or what to call with the steps done and in all.
         fitting: Called while networks are fitted, see `dataset_for`.
 
     Returns:

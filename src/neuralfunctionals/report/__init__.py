@@ -1,9 +1,12 @@
-"""Tables and pictures of finished runs: reads run directories, never called by training."""
+"""Tables, pictures and the page about finished runs: reads run directories, never called by training."""
 
+from neuralfunctionals.report.families import FAMILIES, Family, Picture
 from neuralfunctionals.report.finished import FinishedRun, read_runs
-from neuralfunctionals.report.latent_map import draw_latents
+from neuralfunctionals.report.latent_map import draw_latents, draw_points
+from neuralfunctionals.report.page import write_report
 from neuralfunctionals.report.pictures import (
     draw_accuracies,
+    draw_classes,
     draw_curves,
     draw_edits,
     draw_predictions,
@@ -13,12 +16,17 @@ from neuralfunctionals.report.pictures import (
 from neuralfunctionals.report.tables import classification_table, edit_table, generalization_table, reconstruction_table
 
 __all__ = [
+    "FAMILIES",
+    "Family",
     "FinishedRun",
+    "Picture",
     "classification_table",
     "draw_accuracies",
+    "draw_classes",
     "draw_curves",
     "draw_edits",
     "draw_latents",
+    "draw_points",
     "draw_predictions",
     "draw_reconstructions",
     "draw_sizes",
@@ -26,4 +34,5 @@ __all__ = [
     "generalization_table",
     "read_runs",
     "reconstruction_table",
+    "write_report",
 ]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from neuralfunctionals.data import RunDirectory
+
+_FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
+"""Where and how fast a run was computed."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +20,17 @@ class FinishedRun:
 
     directory: RunDirectory
     result: dict[str, Any]
-    config: dict[str, Any]
+    mark: str = ""
+    """What tells it from runs of the same model with other settings."""
 
     @property
     def recipe(self) -> str:
         return self.result["recipe"]
+
+    @property
+    def family(self) -> str:
+        """The kind of task: the recipe's first word."""
+        return self.recipe.partition("/")[0]
 
     @property
     def model(self) -> str:
@@ -29,7 +39,34 @@ class FinishedRun:
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
         name += " with messages" if run["model"].get("message_passing") else ""
         name += ", augmented" if run["task"].get("augment") else ""
-        return name + (", canonical" if run.get("canonical") == "sine" else "")
+        name += ", canonical" if run.get("canonical") == "sine" else ""
+        return name + self.mark
+
+    @property
+    def scale(self) -> str:
+        return self.result.get("scale", "")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return self.directory.read_config()
+
+    @cached_property
+    def sample_names(self) -> tuple[str, ...]:
+        """The arrays that it kept for pictures."""
+        return tuple(self.directory.read_samples()) if self.directory.samples_file.exists() else ()
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """The task's own settings."""
+        return self.config["run"]["task"]
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """All that decides what is computed, but the seed and the number of threads."""
+        run = self.config["run"]
+        training = {name: value for name, value in run["training"].items() if name not in _FREE}
+        return {**{name: value for name, value in run.items() if name != "seed"}, "training": training}
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
@@ -37,7 +74,7 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
     directories = [RunDirectory(path).require() for path in paths]
     if not directories:
         raise ValueError("Expected at least one finished run, but got none.")
-    return [FinishedRun(directory, directory.read_result(), directory.read_config()) for directory in directories]
+    return [FinishedRun(directory, directory.read_result()) for directory in directories]
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:

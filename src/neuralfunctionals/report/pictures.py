@@ -29,6 +29,12 @@ _COLOURS = {
     "inr2array-nft": "#333333",
 }
 _INK = "#333333"
+_WRONG = "#c1121f"
+
+
+def _colour(model: str) -> str:
+    """The colour of a model; what follows its name does not matter."""
+    return _COLOURS.get(max((name for name in _COLOURS if model.startswith(name)), key=len, default=""), _INK)
 
 
 def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 5) -> None:
@@ -70,7 +76,9 @@ def _draw_samples(
     height = max(len(above) + len(below) + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
     columns = min(3, len(recipes))
     rows_of_panels = -(-len(recipes) // columns)
-    size = (columns * (0.9 + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
+    names = [*above, *below, *(run.model for run in runs)]
+    label_width = 0.2 + 0.085 * max(map(len, names))
+    size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
     for panel in panels[len(recipes) :]:
@@ -99,6 +107,43 @@ def _tile(rows: Sequence[Tensor]) -> np.ndarray:
     return picture[..., 0] if picture.shape[-1] == 1 else picture
 
 
+def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 12) -> None:
+    """Images, and below each the class that every model reads from its network; wrong ones crossed out.
+
+    Args:
+        runs: Finished runs of `classify/` recipes; of several seeds the first is shown.
+        out: The picture's file.
+        num_samples: Networks of each recipe.
+    """
+    from matplotlib.figure import Figure
+
+    recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
+    heights = [0.9 + 0.32 * len(models) for models in recipes.values()]
+    label_width = 0.2 + 0.085 * max(len(run.model) for run in runs)
+    figure = Figure(figsize=(label_width + 0.6 * num_samples, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(recipes), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, (recipe, models) in zip(panels, recipes.items(), strict=True):
+        samples = {model: same[0].directory.read_samples() for model, same in models.items()}
+        images = next(iter(samples.values()))["image"][:num_samples]
+        side = images.shape[2] + 1
+        panel.imshow(_tile([images]), cmap="gray", vmin=0, vmax=1)
+        line = 0.55 * side
+        for row, of_model in enumerate(samples.values()):
+            for place, (true, seen) in enumerate(zip(of_model["label"], of_model["predicted"], strict=True)):
+                if place < len(images):
+                    at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
+                    panel.text(*at, f"{seen}", ha="center", va="center", color=_INK if right else _WRONG, fontsize=11)
+                    if not right:
+                        panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
+        panel.set_ylim(side + line * len(samples), 0)
+        panel.set_yticks([side + (row + 0.5) * line for row in range(len(samples))], list(samples))
+        panel.set_xticks([])
+        panel.tick_params(length=0, labelcolor=_INK)
+        panel.spines[:].set_visible(False)
+        panel.set_title(recipe, fontsize=10, color=_INK)
+    figure.savefig(out, dpi=150)
+
+
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
     """Predicted against true test accuracies of test networks: a row for each recipe, a panel for each model.
 
@@ -119,7 +164,7 @@ def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -
             samples, tau = same[0].directory.read_samples(), same[0].result["test"]["kendall_tau"]
             low, high = (float(limit) for limit in torch.cat(list(samples.values())).aminmax())
             panel.plot([low, high], [low, high], color=_INK, lw=0.8, ls=":")
-            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_COLOURS.get(model, _INK))
+            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_colour(model))
             panel.set_title(f"{model}, tau {tau:.3f}", fontsize=9, color=_INK)
             panel.set_box_aspect(1)
             panel.spines[["top", "right"]].set_visible(False)
@@ -190,9 +235,8 @@ def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metr
 
 def _style(model: str) -> dict[str, Any]:
     """The colour of a model, and a line for how it sees its networks."""
-    name = model.partition(",")[0]
-    line = ":" if model.endswith("augmented") else "--" if name != model else "-"
-    return {"color": _COLOURS.get(name, _INK), "ls": line}
+    line = ":" if ", augmented" in model else "--" if ", canonical" in model else "-"
+    return {"color": _colour(model), "ls": line}
 
 
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "mse") -> None:

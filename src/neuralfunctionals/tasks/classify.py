@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.inr import image_values
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import SineSymmetry, WeightSpaceFeatures
 
@@ -130,6 +131,14 @@ class ClassifyTask(Task):
             "accuracy": (logits.argmax(-1) == batch.label).float(),
             "cross_entropy": cross_entropy(logits, batch.label, reduction="none").float(),
         }
+
+    @torch.inference_mode()
+    def samples(self, items: WeightItems) -> dict[str, Tensor]:
+        """True classes and those that the model reads, with the images if the dataset has them."""
+        batch = self.prepare(items)
+        self.model.eval()
+        images = {} if items.image is None else {"image": image_values(items.image)}
+        return {**images, "label": batch.label, "predicted": self(batch.inputs).argmax(-1)}
 
     @torch.no_grad()
     def classify(self, inputs: Any) -> Int[Tensor, "B"]:

@@ -1,10 +1,11 @@
-"""The progress bar of training: steps of the whole run, loss, the task's metric, time left: `StepBar`."""
+"""The progress of training: a bar with steps of the whole run, loss, metric, time left: `StepBar`; or `StepReport`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,3 +49,22 @@ class StepBar(ProgressBar):
 
     def disable(self) -> None:
         self._stop()
+
+
+class StepReport(Callback):
+    """Calls a function with the number of steps done and in all.
+
+    Args:
+        report: The function.
+    """
+
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        self.report = report
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.report(trainer.global_step, int(trainer.estimated_stepping_batches))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.report(trainer.global_step, int(trainer.estimated_stepping_batches))

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.data.files import write_whole
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
-from neuralfunctionals.tasks.progress import StepBar
+from neuralfunctionals.tasks.progress import StepBar, StepReport
 from neuralfunctionals.tasks.task import Task
 
 
@@ -106,7 +106,7 @@ def train(
     out: str | os.PathLike[str],
     config: TrainingConfig | None = None,
     *,
-    progress: bool = True,
+    progress: bool | Callable[[int, int], None] = True,
 ) -> Trainer:
     """Trains on the dataset's training split, validates on its validation split, and continues what was begun.
 
@@ -121,7 +121,7 @@ def train(
         dataset: Networks with splits.
         out: The run directory.
         config: How long and on what to train.
-        progress: Whether to show a progress bar, on standard error.
+        progress: Whether to show a progress bar, on standard error; or what to call with the steps done and in all.
     """
     config, run = config or TrainingConfig(), RunDirectory(out)
     task.require_data(dataset)
@@ -143,7 +143,9 @@ def train(
         callbacks.append(EMAWeightAveraging(decay=config.ema_decay))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
-    if progress:
+    if callable(progress):
+        callbacks.append(StepReport(progress))
+    elif progress:
         callbacks.append(StepBar())
     # Last: its checkpoint holds what the others know after the validation.
     callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
@@ -163,7 +165,7 @@ def train(
             plugins=[WholeFiles()],
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=progress,
+            enable_progress_bar=progress is True,
             num_sanity_val_steps=0,
             log_every_n_steps=config.steps,  # the curve logs
         )

@@ -1,0 +1,64 @@
+"""`nf demo`: the whole way from digits to edited and classified networks, in minutes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from neuralfunctionals.cli.bars import several_bars
+from neuralfunctionals.cli.command import Command
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+
+def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", default="nf-demo", metavar="DIR", help="where all of it goes; one begun is continued (nf-demo)")
+    add(
+        "--scale",
+        default="small",
+        metavar="NAME",
+        help="small, or tiny: proves in seconds that all works (small)",
+    )
+
+
+def _demo(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.recipes import run_demo
+
+    with several_bars() as progress:
+        result = run_demo(arguments.out, scale=arguments.scale, progress=progress)
+    return {**result, "out": os.fspath(arguments.out)}
+
+
+def _show_demo(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("task", "model", "test networks", "parameters", box=None, header_style="bold")
+    tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
+    for row in result["results"]:
+        value = f"{row['test_mse']:.3f}" if "test_mse" in row else f"{row['test_accuracy']:.1%}"
+        size = f"{row['parameters']:,}" if "parameters" in row else ""
+        table.add_row(tasks.pop(row["task"], ""), row["model"], value, size)
+    changes = result["shuffled"]
+    console = Console(highlight=False)
+    console.print(f"{result['networks']} networks, one for each digit. What models do that see their weights alone:")
+    console.print(table)
+    console.print(
+        f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "
+        f"the reader's answers by {changes['answers']:.0e}.",
+        soft_wrap=True,
+    )
+    console.print(f"Pictures before and after, curves and all numbers: {result['report']}", soft_wrap=True)
+
+
+COMMANDS = {
+    "demo": Command(
+        "From digits to networks that are edited and read by models which see their weights alone.",
+        "nf demo --out /tmp/nf-demo",
+        _add_demo_arguments,
+        _demo,
+        show=_show_demo,
+    ),
+}

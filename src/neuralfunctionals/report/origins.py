@@ -1,0 +1,89 @@
+"""Where the numbers of runs come from, in words: `data_rows`, `run_rows`, `machines`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neuralfunctionals.report.finished import FinishedRun, group
+
+Rows = tuple[list[str], list[list[str]]]
+"""Names of columns, and rows of cells."""
+
+
+def data_rows(runs: Sequence[FinishedRun]) -> Rows:
+    """What each recipe's runs learned from, each kind of data once."""
+    rows: list[list[str]] = []
+    for recipe, of_recipe in group(runs, by="recipe").items():
+        for run in of_recipe:
+            data = run.config["data"]
+            counts = " / ".join(str(run.result[split].get("networks", "?")) for split in ("train", "val", "test"))
+            row = [recipe, *_networks(data), str(data.get("networks", "?")), counts]
+            rows += [row] if row not in rows else []
+    return ["task", "images", "networks", "how they were made", "number", "train / val / test measured"], rows
+
+
+def _networks(data: dict[str, Any]) -> tuple[str, str, str]:
+    """Images, shape of the networks, and how they came about."""
+    if data.get("kind") == "latents" and isinstance(data.get("networks"), dict):
+        images, shape, made = _networks(data["networks"])
+        return images, shape, f"latents of networks; {made}"
+    images = str(data.get("images") or data.get("source") or "not known")
+    return images, _shape(data.get("spec")), _making(data)
+
+
+def _shape(spec: Any) -> str:
+    try:
+        layers = [(layer["in_neurons"], layer["out_neurons"], layer["kernel"]) for layer in spec["layers"]]
+        widths = "-".join(map(str, [layers[0][0], *(out for _, out, _ in layers)]))
+    except (KeyError, TypeError, IndexError):
+        return "not known"
+    return f"{widths}, {'CNN' if any(kernel for _, _, kernel in layers) else 'MLP'}"
+
+
+def _making(data: dict[str, Any]) -> str:
+    kind, recipe = str(data.get("kind", "networks")), data.get("recipe")
+    facts = [kind]
+    if isinstance(recipe, dict):
+        facts.append(f"{recipe.get('optimizer')}, rate {recipe.get('learning_rate')}, {recipe.get('schedule')}")
+        facts.append(f"at most {recipe.get('steps')} steps")
+        facts += [f"stopped at {recipe['stop_psnr_db']:g} dB"] if isinstance(recipe.get("stop_psnr_db"), float) else []
+    if "epochs" in data:
+        facts.append(f"{data['epochs']} epochs of batches of {data.get('batch_size')}")
+    facts += [f"{data['copies']} for each training image"] if data.get("copies", 1) != 1 else []
+    return ", ".join([*facts, f"seed {data['seed']}"] if "seed" in data else facts)
+
+
+def run_rows(runs: Sequence[FinishedRun]) -> Rows:
+    """One row for each run: what it was, how long, from which code."""
+    names = ["run", "recipe", "scale", "model", "seed", "best of steps", "rate", "batch", "commit", "started"]
+    rows = []
+    for run in runs:
+        setting, code = run.config["run"], _part(run.config, "code")
+        commit = code.get("commit") or f"version {code.get('version', 'not known')}"
+        steps = f"{run.result['best_step']} of {run.result['steps']}"
+        rate, batch = _part(setting, "optimizer").get("lr", "?"), setting["training"].get("batch_size", "?")
+        facts = [run.directory.path.name, run.recipe, run.scale, run.model, run.result["seed"], steps, rate, batch]
+        started = str(run.config.get("started", "not known"))[:16].replace("T", " ")
+        rows.append([str(fact) for fact in (*facts, commit, started)])
+    return names, rows
+
+
+def machines(runs: Sequence[FinishedRun]) -> list[str]:
+    """Versions and hardware, each once, with how many runs they were used for."""
+    lines: dict[str, int] = {}
+    for run in runs:
+        facts, code = _part(run.config, "machine"), _part(run.config, "code")
+        line = (
+            f"neuralfunctionals {code.get('version', '?')}, Python {facts.get('python', '?')}, "
+            f"torch {facts.get('torch', '?')}, Lightning {facts.get('lightning', '?')}, "
+            f"{facts.get('processor', 'processor not known')}, {facts.get('cores', '?')} cores, "
+            f"threads of each run: {facts.get('threads', '?')}"
+        )
+        lines[line] = lines.get(line, 0) + 1
+    return [f"{line} ({count} run{'' if count == 1 else 's'})" for line, count in lines.items()]
+
+
+def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}

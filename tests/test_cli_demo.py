@@ -1,0 +1,83 @@
+"""The demo, as people start, stop and repeat it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from commands import nf_command, run
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_the_demo_ends_with_a_table_and_a_report_and_repeats_nothing(tmp_path, capsys):
+    out = tmp_path / "demo"
+    code, result, err = run(capsys, "demo", "--scale", "tiny", "--out", out, "--json")
+    assert code == 0, err
+    assert result["networks"] == 64
+    models = [(row["task"], row["model"]) for row in result["results"]]
+    editing = [("edit", name) for name in ("no edit", "nfn-hnp", "neuron-graph, canonical")]
+    assert models == editing + [("classify", name) for name in ("chance", "nfn-hnp", "neuron-graph, canonical")]
+    assert result["results"][2]["test_mse"] < result["results"][0]["test_mse"]
+    assert result["shuffled"]["weights"] > 0.1
+    assert max(result["shuffled"]["pictures"], result["shuffled"]["answers"]) < 1e-3
+    assert "digits" in err
+    assert "20/20" in err
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png") == 4
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*") if path.is_file()}
+    code, text, _ = run(capsys, "demo", "--scale", "tiny", "--out", out)
+    assert code == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*") if path.is_file()} == before
+    for words in ("no edit", "nfn-hnp", "chance", "Neurons shuffled", "report.html"):
+        assert words in text
+
+
+def test_refuses_in_one_line_what_is_no_demo(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("mine")
+    for words, message in (
+        (["--out", tmp_path], "holds other files"),
+        (["--out", tmp_path / "thesis.txt"], "is a file"),
+        (["--out", tmp_path / "new", "--scale", "paper"], "Expected a scale, one of small, tiny, but got 'paper'"),
+    ):
+        code, _, err = run(capsys, "demo", *words)
+        assert code == 2
+        assert message in err
+        assert err.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ctrl_c_stops_all_processes_cleanly_and_a_second_run_finishes(tmp_path):
+    out = tmp_path / "demo"
+    process = subprocess.Popen(
+        nf_command("demo", "--scale", "tiny", "--out", out),
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background of a shell
+    )
+    deadline = time.monotonic() + 240
+    while not list(out.glob("*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.strip().splitlines()[-1].startswith("nf: interrupted. What was finished is safe")
+    assert "Traceback" not in err
+    assert not (out / "report.html").exists()
+    finished = set(out.glob("*/result.json"))
+    assert len(finished) < 4
+    time.sleep(2)
+    assert set(out.glob("*/result.json")) == finished  # nothing goes on in the background
+    again = nf_command("demo", "--scale", "tiny", "--out", out, "--json")
+    done = subprocess.run(again, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout.splitlines()[-1])["results"]) == 6
+    assert (out / "report.html").exists()
