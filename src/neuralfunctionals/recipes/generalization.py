@@ -59,7 +59,7 @@ def _paper(recipe: str, model: str) -> Run:
     )
 
 
-_SMALL_STEPS = {"nft": 1000, "nft-hnp": 1000, "nfn-np": 3000, "nfn-hnp": 3000, "statnn": 4000, "neuron-graph": 3000}
+_SMALL_STEPS = {"nft": 800, "nft-hnp": 800, "nfn-np": 2000, "nfn-hnp": 2000, "statnn": 4000, "neuron-graph": 2000}
 """The cheaper the model, the more steps; validation keeps the best."""
 
 
