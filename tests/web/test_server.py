@@ -229,13 +229,14 @@ def test_two_hundred_requests_at_once_and_dropped_ones_leave_it_well(server):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_and_leaves_nothing_behind(models_directory, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_end_it_ends_and_leaves_nothing_behind(models_directory, tmp_path, how):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path))
         server = Server(models_directory, "--json")
     httpx.get(server.url, trust_env=False)
     assert any(tmp_path.iterdir())
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(60) == 0
-    assert json.loads(server.process.stdout.read()) == {"address": server.url}
+    code, printed = server.stop(how)
+    assert code == 0
+    assert json.loads(printed) == {"address": server.url}
     assert not any(tmp_path.glob("nf-serve-*"))

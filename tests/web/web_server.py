@@ -34,16 +34,23 @@ class Server:
                 break
         assert self.url, self.lines
         # What it says later is kept, and never fills the pipe.
-        threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True).start()
+        self.listener = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
+        self.listener.start()
 
     @property
     def rss_mb(self):
         with open(f"/proc/{self.process.pid}/status") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(30)
+    def stop(self, how=signal.SIGTERM):
+        """Ends it; returns its exit code and what it printed."""
+        self.process.send_signal(how)
+        code = self.process.wait(120)
+        self.listener.join(10)
+        printed = self.process.stdout.read()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code, printed
 
 
 def _default_signals():
