@@ -77,8 +77,8 @@ def _draw_samples(
     columns = min(3, len(recipes))
     rows_of_panels = -(-len(recipes) // columns)
     names = [*above, *below, *(run.model for run in runs)]
-    label_width = 0.2 + 0.085 * max(map(len, names))
-    size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.4 + 0.6 * height))
+    label_width = 0.4 + 0.1 * max(map(len, names))
+    size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.5 + 0.6 * height))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
     for panel in panels[len(recipes) :]:
@@ -97,7 +97,7 @@ def _draw_samples(
         panel.tick_params(length=0, labelcolor=_INK)
         panel.spines[:].set_visible(False)
         panel.set_title(recipe, fontsize=10, color=_INK)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
 
 
 def _tile(rows: Sequence[Tensor]) -> np.ndarray:
@@ -119,7 +119,7 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
 
     recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
     heights = [0.9 + 0.32 * len(models) for models in recipes.values()]
-    label_width = 0.2 + 0.085 * max(len(run.model) for run in runs)
+    label_width = 0.4 + 0.1 * max(len(run.model) for run in runs)
     figure = Figure(figsize=(label_width + 0.6 * num_samples, sum(heights)), layout="constrained")
     panels = figure.subplots(len(recipes), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (recipe, models) in zip(panels, recipes.items(), strict=True):
@@ -141,7 +141,7 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
         panel.tick_params(length=0, labelcolor=_INK)
         panel.spines[:].set_visible(False)
         panel.set_title(recipe, fontsize=10, color=_INK)
-    figure.savefig(out, dpi=150)
+    figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
 
 
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
