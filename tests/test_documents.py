@@ -14,7 +14,12 @@ from documents import ROOT, Block, blocks_of, pages
 WITH_CODE = [page for page in pages() if any(block.mark != "not run" for block in blocks_of(page))]
 NOT_RUN = {"README.md": 1, "docs/index.md": 1, "docs/guide/serve.md": 2}
 """Blocks marked as not run; each says why in its page."""
-SLOW = {"docs/tutorials/1_your_own_sirens.md"}
+SLOW = {
+    "docs/guide/latents.md",
+    "docs/guide/zoo.md",
+    "docs/tutorials/1_your_own_sirens.md",
+    "docs/tutorials/3_from_images_to_a_table.md",
+}
 """Pages that take the better part of a minute; others are slow only in blocks that say so."""
 NEEDS = {"docs/coming_from.md": ("nfn", "peers")}
 

@@ -30,7 +30,7 @@ def samples() -> UInt8[np.ndarray, "10 28 28"]:
     """One embedded digit of each class, of the test split."""
     images = open_images("mnist-sample")
     tests = np.flatnonzero(images.splits == 2)
-    chosen = [tests[images.labels[tests] == label][3] for label in range(10)]
+    chosen = np.array([tests[images.labels[tests] == label][3] for label in range(10)])
     return images.read(chosen)[..., 0]
 
 
