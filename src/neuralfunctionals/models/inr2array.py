@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from neuralfunctionals.inr import initial_limits
 from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.heads import mlp_head
+from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
 from neuralfunctionals.models.pretrained import Pretrained
@@ -31,11 +32,12 @@ class Inr2Array(nn.Module, Pretrained):
 
     Args:
         spec: The input networks, which are also what the decoder gives.
-        encoder: `"nft"` (blocks and cross-attention) or `"nfn"` (residual NP layers, NP pooling, an MLP).
+        encoder: `"nft"` (blocks and cross-attention), `"nfn"` (residual NP layers, NP pooling, an MLP), or, which the paper
+            does not have, `"neuron-graph"` (a `NeuronGraphNet`).
         grid_size: Patches `m` along each side.
         latent_channels: Channels `d` of each latent.
         channels: Width of the encoder.
-        num_blocks: Blocks of the encoder.
+        num_blocks: Blocks of the encoder; rounds of a `NeuronGraphNet`.
         hidden_channels: Width inside the NFT's MLPs.
         num_heads: Attention heads of the NFT.
         dropout: Dropout of the encoder.
@@ -54,7 +56,7 @@ class Inr2Array(nn.Module, Pretrained):
         self,
         spec: NetworkSpec,
         *,
-        encoder: Literal["nft", "nfn"] = "nft",
+        encoder: Literal["nft", "nfn", "neuron-graph"] = "nft",
         grid_size: int = 4,
         latent_channels: int = 256,
         channels: int = 256,
@@ -70,11 +72,14 @@ class Inr2Array(nn.Module, Pretrained):
         omega: float = 30.0,
     ) -> None:
         super().__init__()
-        if encoder not in ("nft", "nfn") or decoder not in ("separate", "joint") or canonical not in ("none", "sine"):
-            raise ValueError(
-                "Expected encoder 'nft' or 'nfn', decoder 'separate' or 'joint' and canonical 'none' or 'sine', "
-                f"but got {encoder!r}, {decoder!r} and {canonical!r}."
-            )
+        known = {
+            "encoder": ("nft", "nfn", "neuron-graph"),
+            "decoder": ("separate", "joint"),
+            "canonical": ("none", "sine"),
+        }
+        for name, value in (("encoder", encoder), ("decoder", decoder), ("canonical", canonical)):
+            if value not in known[name]:
+                raise ValueError(f"Expected {name} {' or '.join(map(repr, known[name]))}, but got {value!r}.")
         self.spec = spec
         self.in_channels = 1
         self.grid_size, self.latent_channels = grid_size, latent_channels
@@ -98,6 +103,17 @@ class Inr2Array(nn.Module, Pretrained):
                 self.latent_mlp = nn.Sequential(
                     nn.LayerNorm(latent_channels), mlp_head(latent_channels, [hidden], latent_channels)
                 )
+        elif encoder == "neuron-graph":
+            self.encoder = NeuronGraphNet(
+                spec,
+                channels=channels,
+                num_rounds=num_blocks,
+                omega=omega,
+                dropout=dropout,
+                invariant=True,
+                head_channels=(1000,),
+                out_channels=self.num_latents * latent_channels,
+            )
         else:
             self.encoder = NFN(
                 spec,

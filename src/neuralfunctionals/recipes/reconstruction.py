@@ -15,9 +15,9 @@ from neuralfunctionals.tasks import OptimizerConfig, ReconstructTask, TrainingCo
 
 FUNCTIONALS: dict[str, Functional] = {
     name: Functional(Inr2Array, {"encoder": name}, set_by_data=("omega",), has_canonical=True)
-    for name in ("nft", "nfn")
+    for name in ("nft", "nfn", "neuron-graph")
 }
-"""The encoders, by name."""
+"""The encoders, by name; the last is not the paper's."""
 
 
 def reconstruct_run(recipe: str, scale: Scale, model: str) -> Run:
@@ -57,17 +57,25 @@ def _paper(recipe: str, model: str) -> Run:
 def _small(recipe: str, model: str) -> Run:
     """At most three minutes on two cores; linear layers are faster and get more steps."""
     paper = _paper(recipe, model)
-    steps, val_every = {"nft": (800, 100), "nfn": (1200, 150)}[model]
+    steps, batch_size = {"nft": (800, 16), "nfn": (1200, 16), "neuron-graph": (1600, 32)}[model]
+    num_blocks = 4 if model == "neuron-graph" else 2
     nft = {"hidden_channels": 128, "num_heads": 4} if model == "nft" else {}
     return replace(
         paper,
         scale="small",
-        model={**paper.model, "channels": 64, "num_blocks": 2, "latent_channels": 64, "decoder_channels": 128, **nft},
+        model={
+            **paper.model,
+            "channels": 64,
+            "num_blocks": num_blocks,
+            "latent_channels": 64,
+            "decoder_channels": 128,
+            **nft,
+        },
         data=DataConfig(images=SAMPLES[paper.data.images]),
         optimizer=OptimizerConfig(
             "adamw", lr=1e-3, weight_decay=0.01, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0
         ),
-        training=TrainingConfig(steps=steps, batch_size=16, val_every=val_every, log_every=10),
+        training=TrainingConfig(steps=steps, batch_size=batch_size, val_every=steps // 8, log_every=10),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.recipes import editing, generalization, reconstruction
+from neuralfunctionals.recipes import editing, generalization
 from neuralfunctionals.recipes.catalog import RECIPES, find_run
 from neuralfunctionals.recipes.run import SAMPLES, DataConfig, Run, with_steps, with_values
 from neuralfunctionals.report import (
@@ -130,7 +130,7 @@ _TABLE_3 = PaperTable(
     ),
     _draw_generalization,
 )
-_ENCODERS = tuple(reconstruction.FUNCTIONALS)
+_ENCODERS = ("nft", "nfn")
 _TABLE_5 = PaperTable(
     "Table 5, Figure 3: error of Inr2Array's reconstructions",
     tuple(
