@@ -55,7 +55,7 @@ def test_a_reader_without_it_sees_another_network():
     assert (reader(draw(SPEC, 0, "HNP")(x)) - reader(x)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("encoder", ["nft", "nfn"])
+@pytest.mark.parametrize("encoder", ["nft", "nfn", "neuron-graph"])
 def test_latents_of_inr2array_are_invariant_to_the_whole_group(encoder):
     model = models.Inr2Array(SPEC, encoder=encoder, canonical="sine", omega=OMEGA, **ARRAY).double().eval()
     x, g = random_features(SPEC), draw(SPEC, 0, "HNP")

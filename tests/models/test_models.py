@@ -45,6 +45,7 @@ INVARIANT = {
 AUTOENCODERS = {
     "Inr2Array": lambda spec: models.Inr2Array(spec, **ARRAY),
     "Inr2Array NFN": lambda spec: models.Inr2Array(spec, encoder="nfn", **ARRAY),
+    "Inr2Array graph": lambda spec: models.Inr2Array(spec, encoder="neuron-graph", **ARRAY),
     "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
 }
 ON_WEIGHTS = {**{f"{k} (equivariant)": v for k, v in EQUIVARIANT.items()}, **INVARIANT, **AUTOENCODERS}
@@ -211,7 +212,7 @@ def test_wrong_arguments_are_refused_with_the_reason(tmp_path):
         (lambda: models.NFT(spec, pooling="max"), "pooling None, 'latents'"),  # pyright: ignore
         (lambda: models.NFT(spec, mlp="own", channels=8), "mlp 'per_layer' or 'shared'"),  # pyright: ignore
         (lambda: models.NFN(spec, pooling="max"), "pooling None, 'NP' or 'HNP'"),  # pyright: ignore
-        (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn'"),  # pyright: ignore
+        (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn' or 'neuron-graph'"),  # pyright: ignore
         (lambda: models.Inr2Array(spec, **ARRAY).decode(torch.zeros(1, 3, 4)), r"\(batch, 4, 4\)"),
         (lambda: models.SpatialNFN(spec, grid_size=2), "side 3 or more"),
         (lambda: models.StatNN.from_pretrained(tmp_path), "has no config.json and no model.safetensors"),

@@ -27,7 +27,7 @@ def _encode(arguments: Any) -> dict[str, Any]:
 
     if arguments.workers is not None and arguments.workers < 1:
         raise ValueError(f"Expected --workers of at least 1, but got {arguments.workers}.")
-    data = arguments.data or open_run(arguments.run).data
+    data = open_run(arguments.run).find_data(arguments.data)
     started = time.perf_counter()
     encoded = 0
     with encoding_bar() as advance:

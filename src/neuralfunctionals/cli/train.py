@@ -157,7 +157,7 @@ def _evaluate(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.recipes import measure, open_run
 
     opened = open_run(arguments.run)
-    metrics = measure(opened.task, WeightDataset(arguments.data or opened.data), arguments.split)
+    metrics = measure(opened.task, WeightDataset(opened.find_data(arguments.data)), arguments.split)
     return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
 
 

@@ -32,8 +32,8 @@ class Inr2Array(nn.Module, Pretrained):
 
     Args:
         spec: The input networks, which are also what the decoder gives.
-        encoder: `"nft"` (blocks and cross-attention), `"nfn"` (residual NP layers, NP pooling, an MLP), or, which the paper
-            does not have, `"neuron-graph"` (a `NeuronGraphNet`).
+        encoder: `"nft"` (blocks and cross-attention), `"nfn"` (residual NP layers, NP pooling, an MLP) or
+            `"neuron-graph"` (a `NeuronGraphNet`, which the paper does not have).
         grid_size: Patches `m` along each side.
         latent_channels: Channels `d` of each latent.
         channels: Width of the encoder.
@@ -72,14 +72,13 @@ class Inr2Array(nn.Module, Pretrained):
         omega: float = 30.0,
     ) -> None:
         super().__init__()
-        known = {
-            "encoder": ("nft", "nfn", "neuron-graph"),
-            "decoder": ("separate", "joint"),
-            "canonical": ("none", "sine"),
-        }
-        for name, value in (("encoder", encoder), ("decoder", decoder), ("canonical", canonical)):
-            if value not in known[name]:
-                raise ValueError(f"Expected {name} {' or '.join(map(repr, known[name]))}, but got {value!r}.")
+        for name, value, known in (
+            ("encoder", encoder, ("nft", "nfn", "neuron-graph")),
+            ("decoder", decoder, ("separate", "joint")),
+            ("canonical", canonical, ("none", "sine")),
+        ):
+            if value not in known:
+                raise ValueError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
         self.spec = spec
         self.in_channels = 1
         self.grid_size, self.latent_channels = grid_size, latent_channels
@@ -111,7 +110,7 @@ class Inr2Array(nn.Module, Pretrained):
                 omega=omega,
                 dropout=dropout,
                 invariant=True,
-                head_channels=(1000,),
+                head_channels=(4 * channels,),
                 out_channels=self.num_latents * latent_channels,
             )
         else:

@@ -60,7 +60,7 @@ def latents_of(
     if not RunDirectory(run).model.is_dir():
         return None
     opened = open_run(run)
-    if not Store.is_at(opened.data):
+    if opened.data is None or not Store.is_at(opened.data):
         return None
     test_set = WeightDataset(opened.data).split("test")
     if len(test_set) < 3 or "label" not in test_set.tensor_names:

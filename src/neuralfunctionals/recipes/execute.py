@@ -39,8 +39,16 @@ class TrainedRun:
     run: Run
     task: Any
     """A `Task`, of the kind that the recipe trains."""
-    data: Path
+    data: Path | None
+    """None for a shipped model."""
     directory: RunDirectory
+
+    def find_data(self, given: str | os.PathLike[str] | None = None) -> Path:
+        """The store that was given, or else the run's own."""
+        found = self.data if given is None else Path(given)
+        if found is None:
+            raise ValueError(f"The model {self.directory.path.name} comes without its networks. Name some: --data DIR.")
+        return found
 
 
 def execute(
@@ -230,4 +238,5 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
     recipe = RECIPES[run.recipe]
     model = load_model(recipe.functionals[run.model_name], directory.model, canonical=run.canonical)
     task = recipe.make_task(run, model, config["data"])
-    return TrainedRun(run, task, Path(config["data"]["path"]), directory)
+    path = config["data"].get("path")
+    return TrainedRun(run, task, None if path is None else Path(path), directory)

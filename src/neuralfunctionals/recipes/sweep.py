@@ -50,7 +50,7 @@ def search_space(run: Run) -> Space:
     space: Space = {
         "model.num_blocks": tuple(sorted({max(1, 2 * blocks // 3), blocks})),
         "model.channels": (channels, 2 * channels),
-        "model.fourier_scale": (3.0, 10.0),
+        **({} if run.model_name == "neuron-graph" else {"model.fourier_scale": (3.0, 10.0)}),
         **dropout,
     }
     if run.model_name == "nft":

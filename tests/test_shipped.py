@@ -1,0 +1,76 @@
+"""The models inside the package: found by name, small, with a card, and as good as the card says."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import neuralfunctionals as nf
+from commands import run
+from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.data.network_files import write_networks
+from neuralfunctionals.recipes import open_run
+from neuralfunctionals.shipped import SHIPPED, find_shipped
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Embedded digits, of the test split, as networks."""
+    images = nf.data.open_images("mnist-sample")
+    chosen = (images.splits == 2).nonzero()[0][:40]
+    pixels = images.read(chosen)
+    return nf.inr.fit(pixels).features, pixels, torch.from_numpy(images.labels[chosen])
+
+
+def test_they_are_small_and_have_cards():
+    assert {"digits-dilate", "digits-erode", "digits-gradient", "digits-classify", "digits-inr2array"} <= set(SHIPPED)
+    folder = find_shipped(SHIPPED[0]).parent
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 10e6
+    for name in SHIPPED:
+        card = (folder / name / "README.md").read_text()
+        result = RunDirectory(folder / name).read_result()
+        assert card.startswith(f"# {name}\n")
+        metric = next(metric for metric in result["test"] if metric != "networks")
+        assert f"| test | {result['test']['networks']:,} | {result['test'][metric]:.4f} |" in card
+        assert "/" not in json.dumps(json.loads((folder / name / "run.json").read_text())["data"].get("path", ""))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_loads_offline_by_its_name_in_a_process_of_its_own(name, tmp_path):
+    code = f"import neuralfunctionals as nf; print(type(nf.from_pretrained({name!r})).__name__)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() in nf.models.__all__
+
+
+@pytest.mark.parametrize("edit", ["dilate", "erode", "gradient"])
+def test_editors_more_than_halve_the_error_on_other_digits(digits, edit):
+    networks, pixels, _ = digits
+    target = nf.inr.image_values(torch.from_numpy(nf.data.EDITS[edit](pixels)))
+    edited = open_run(f"digits-{edit}").task.edit(networks)
+    before, after = ((nf.inr.render_images(f, 28, 28) - target).square().mean() for f in (networks, edited))
+    assert after < 0.5 * before
+
+
+def test_the_classifier_is_right_more_often_than_not(digits):
+    networks, _, labels = digits
+    assert (open_run("digits-classify").task.classify(networks) == labels).float().mean() > 0.5
+
+
+def test_the_array_shows_the_digit_again(digits):
+    networks, _, _ = digits
+    task = open_run("digits-inr2array").task
+    shown, again = nf.inr.render_images(networks, 28, 28), task.show(task.encode(networks), 28, 28)
+    mean = shown.mean(0, keepdim=True)
+    assert (again - shown).square().mean() < 0.7 * (mean - shown).square().mean()
+
+
+def test_commands_take_their_names(capsys, tmp_path):
+    write_networks(tmp_path / "a.safetensors", nf.WeightSpaceFeatures.from_modules([nf.inr.Siren()]))
+    words = ["edit", "digits-dilate", "--weights", tmp_path / "a.safetensors", "--out", tmp_path / "b.safetensors"]
+    code, result, err = run(capsys, *words, "--json")
+    assert (code, result["edit"]) == (0, "dilate"), err
+    code, _, err = run(capsys, "evaluate", "digits-dilate")
+    assert (code, err) == (2, "nf: The model digits-dilate comes without its networks. Name some: --data DIR.\n")

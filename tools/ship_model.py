@@ -1,0 +1,84 @@
+"""Puts the model of a finished run into the package, with a card: what it does, what it was trained on, how good it is.
+
+    python tools/ship_model.py RUN digits-dilate "thickens the strokes of digits that sine networks show"
+
+Checkpoints, curves and samples stay behind. `nf.from_pretrained("digits-dilate")` and all commands that take a run find
+it by its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import neuralfunctionals
+from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.recipes import find_run
+from neuralfunctionals.recipes.run import Run, flatten
+from neuralfunctionals.weight_space import NetworkSpec
+
+SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
+
+
+def command_of(run: Run) -> str:
+    """The command that trains it again."""
+    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
+    free = {"recipe", "scale", "model_name", "training.threads", "data.images"}
+    changed = {k: v for k, v in flatten(run).items() if k not in free and usual.get(k) != v}
+    words = [f"--scale {run.scale} --model {run.model_name} --images {run.data.images}"]
+    words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
+    return f"nf train {run.recipe} {' '.join(words)}"
+
+
+def card(name: str, summary: str, directory: RunDirectory) -> str:
+    config, result = directory.read_config(), directory.read_result()
+    run, data = Run.from_dict(config["run"]), config["data"]
+    rows = [
+        f"| {split} | {result[split]['networks']:,} | "
+        + " | ".join(f"{value:.4f}" for metric, value in result[split].items() if metric != "networks")
+        + " |"
+        for split in ("train", "val", "test")
+    ]
+    metrics = [metric for metric in result["test"] if metric != "networks"]
+    facts = [
+        f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters.",
+        f"Trained by `{command_of(run)}`; best of {result['steps']:,} steps by validation: {result['best_step']:,}.",
+        f"Networks: {data['networks']:,} of the image set `{data['images']}`, {NetworkSpec.from_dict(data['spec'])}, "
+        "made as `run.json` says. Networks of another frequency or way of fitting are read worse or not at all.",
+        f"Code: version {config['code']['version']}, commit {config['code']['commit']}; torch "
+        f"{config['machine']['torch']}, {config['machine']['cores']} cores, no GPU.",
+    ]
+    return f"""# {name}
+
+A model that {summary}.
+
+{chr(10).join(f"- {fact}" for fact in facts)}
+
+| split | networks | {" | ".join(metrics)} |
+|---|---|{"---|" * len(metrics)}
+{chr(10).join(rows)}
+
+The best of one run by validation; test measured once.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("name")
+    parser.add_argument("summary")
+    arguments = parser.parse_args()
+    directory, out = RunDirectory(arguments.run).require(), SHIPPED / arguments.name
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(directory.model, out / "model", ignore=shutil.ignore_patterns("README.md"))
+    config = directory.read_config()
+    del config["data"]["path"]
+    (out / "run.json").write_text(json.dumps(config, indent=2) + "\n")
+    shutil.copy(directory.result_file, out)
+    (out / "README.md").write_text(card(arguments.name, arguments.summary, directory))
+
+
+if __name__ == "__main__":
+    main()
