@@ -161,7 +161,7 @@ def test_a_forced_run_replaces_the_earlier_one(finished, tmp_path):
     [
         ({"recipe": "edit/mnist-dilat"}, "Did you mean edit/mnist-dilate"),
         ({"scale": "large"}, "one of tiny, small, paper, but got 'large'"),
-        ({"model": "nfn"}, "one of nft, nft-hnp, nfn-np, neuron-graph, but got 'nfn'"),
+        ({"model": "nfn"}, "one of nft, nft-hnp, nfn-np, nfn-hnp, neuron-graph, but got 'nfn'"),
     ],
 )
 def test_refuses_names_it_does_not_know(options, message):
