@@ -15,8 +15,8 @@ from pathlib import Path
 
 import neuralfunctionals
 from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.recipes import find_run
-from neuralfunctionals.recipes.run import Run, flatten
+from neuralfunctionals.recipes.catalog import changed_fields
+from neuralfunctionals.recipes.run import Run
 from neuralfunctionals.weight_space import NetworkSpec
 
 SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
@@ -24,9 +24,7 @@ SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
 
 def command_of(run: Run) -> str:
     """The command that trains it again."""
-    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
-    free = {"recipe", "scale", "model_name", "training.threads", "data.images"}
-    changed = {k: v for k, v in flatten(run).items() if k not in free and usual.get(k) != v}
+    changed = {name: v for name, v in changed_fields(run).items() if name not in ("training.threads", "data.images")}
     words = [f"--scale {run.scale} --model {run.model_name} --images {run.data.images}"]
     words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
     return f"nf train {run.recipe} {' '.join(words)}"

@@ -216,7 +216,7 @@ def _predict(arguments: Any) -> dict[str, Any]:
 
 def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "table1, table6 (classes of INRs), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3 (latents)"
+    text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or symmetries"
     add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
     add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")

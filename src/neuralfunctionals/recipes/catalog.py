@@ -13,7 +13,7 @@ from torch import nn
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.recipes import classification, editing, generalization, reconstruction
 from neuralfunctionals.recipes.functionals import FUNCTIONALS, Functional
-from neuralfunctionals.recipes.run import SAMPLES, SCALES, Run, Scale
+from neuralfunctionals.recipes.run import SAMPLES, SCALES, Run, Scale, flatten
 from neuralfunctionals.tasks import Task
 
 Name = TypeVar("Name", bound=str)
@@ -130,6 +130,12 @@ def find_run(
         models = found.latent_models if "latents" in WeightDataset(data).tensor_names else found.models
     chosen_model = models[0] if model is None else _choose("model", model, models)
     return found.make(recipe, _choose("scale", scale, SCALES), chosen_model)
+
+
+def changed_fields(run: Run) -> dict[str, Any]:
+    """The fields, by name, in which a run differs from its recipe at that scale for that model."""
+    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
+    return {name: value for name, value in flatten(run).items() if usual.get(name) != value}
 
 
 def _choose(what: str, name: str, known: Sequence[Name]) -> Name:

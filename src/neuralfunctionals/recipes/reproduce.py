@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.data import RunDirectory, WeightDataset
-from neuralfunctionals.recipes.catalog import find_run
+from neuralfunctionals.recipes.catalog import changed_fields
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.run import SCALES, Run, flatten
+from neuralfunctionals.recipes.run import SCALES, Run
 from neuralfunctionals.recipes.tables import TABLES, Planned
 from neuralfunctionals.report.finished import read_runs
 
@@ -108,12 +108,11 @@ class _Job:
         if self.planned.encoder is not None:
             encode = ["encode", self._autoencoder, "--out", self.store, "--workers", threads]
             self._call(encode, threads)
-        usual = flatten(find_run(self.run.recipe, scale=self.run.scale, model=self.run.model_name))
-        changed = {name: value for name, value in flatten(self.run).items() if usual.get(name) != value}
         words = ["--scale", self.run.scale, "--model", self.run.model_name, "--out", self.path]
         words += ["--training.threads", threads, *([] if self.store is None else ["--data", self.store])]
         words += [
-            f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changed.items()
+            f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+            for name, value in changed_fields(self.run).items()
         ]
         begun = ["--resume"] if RunDirectory(self.path).is_run else []
         self._call(["train", self.run.recipe, *words, *begun], threads)
