@@ -181,7 +181,7 @@ def test_nothing_can_be_uploaded_to_disk_and_other_names_are_refused(server, cli
 
 @pytest.mark.slow
 def test_two_hundred_requests_at_once_and_dropped_ones_leave_it_well(server):
-    limits = httpx.Limits(max_connections=400)
+    limits = httpx.Limits(max_connections=400, max_keepalive_connections=0)  # visitors come with their own connections
     with httpx.Client(timeout=300, limits=limits, trust_env=False) as client:
         first = Visitor(client, server.url, "first")
         first.call("fit", "sample:0")

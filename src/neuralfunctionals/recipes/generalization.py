@@ -62,7 +62,7 @@ def _paper(recipe: str, model: str) -> Run:
 _SMALL_TRAINING = {
     "nft": (1e-3, 800),
     "nft-hnp": (1e-3, 800),
-    "nfn-np": (1e-3, 2000),
+    "nfn-np": (3e-3, 2000),
     "nfn-hnp": (3e-3, 2000),
     "statnn": (3e-3, 4000),
     "neuron-graph": (1e-2, 2000),
@@ -79,6 +79,8 @@ def _small(recipe: str, model: str) -> Run:
     options = _options(model, nft, nfn_channels=[16, 16, 5], graph_channels=32, head_channels=[256, 256])
     if model == "nft-hnp":  # for both NFTs validation chose between two poolings and two Fourier scales
         options = {**options, "pooling": "cross_attention"}
+    if model == "nfn-np":  # validation also chose no encoding: its many constant channels drown the weights' one
+        options = {**options, "io_encoding": "none"}
     rate, steps = _SMALL_TRAINING[model]
     count, epochs, limit = (800, 25, 16_000) if IMAGES[recipe] == "cifar10" else (400, 50, None)
     return replace(
