@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import overload
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
@@ -145,13 +144,11 @@ class SineSymmetry:
 
     def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         moved = self.on_differences(features).tensor
-        turns = self._by_layer(self.turns.to(moved), at_ends=0)
-        none = turns[0].new_zeros(*self.turns.shape[:-1], 1)
-        parts = [
-            turns[g.layer] if g.kind == "bias" else none.expand(*none.shape[:-1], g.size) for g in self.spec.groups
-        ]
-        shifts = torch.cat(parts, dim=-1)[..., None] * (math.pi / self.omega)
-        return features.with_tensor(moved + F.pad(shifts, (0, features.num_channels - 1)))
+        shifts = (self.turns.to(moved) * (math.pi / self.omega)).split(self.spec.widths[1:-1], dim=-1)
+        for group in self.spec.groups:
+            if group.kind == "bias" and group.layer < self.spec.num_layers:
+                moved[:, group.start : group.stop, 0] += shifts[group.layer - 1]
+        return features.with_tensor(moved)
 
     def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The linear part of the action, for edits and gradients: signs and permutation, no shifts of biases."""
@@ -163,20 +160,18 @@ class SineSymmetry:
                 "Apply it to the batch it was made for."
             )
         features = features if self.permutation is None else self.permutation(features)
-        signs = self._by_layer(self.signs.to(features.tensor), at_ends=1)
-        parities = self._by_layer((self.signs * (1 - 2 * (self.turns % 2))).to(features.tensor), at_ends=1)
+        signs = 1 - 2 * self.flips.to(features.tensor)
+        parities = signs * (1 - 2 * (self.turns & 1).to(features.tensor))
+        one = signs.new_ones(1)
+        widths = self.spec.widths[1:-1]
+        entering, leaving = [*signs.split(widths, dim=-1), one], [one, *parities.split(widths, dim=-1)]
         parts = []
         for group in self.spec.groups:
-            scale = signs[group.layer]
+            scale = entering[group.layer - 1]
             if group.kind == "weight":  # the sign of the neuron it enters, s (-1)^k of the neuron it leaves
-                scale = (scale[..., :, None] * parities[group.layer - 1][..., None, :]).flatten(-2)
-            parts.append(scale)
+                scale = scale[..., :, None] * leaving[group.layer - 1][..., None, :]
+            parts.append(scale.expand(*signs.shape[:-1], *group.shape).reshape(*signs.shape[:-1], group.size))
         return features.with_tensor(features.tensor * torch.cat(parts, dim=-1)[..., None])
-
-    def _by_layer(self, values: Float[Tensor, "*B H"], at_ends: int) -> tuple[Tensor, ...]:
-        """One tensor for each layer of neurons, `0` (input) to `L` (output)."""
-        widths = self.spec.widths
-        return F.pad(values, (widths[0], widths[-1]), value=at_ends).split(widths, dim=-1)
 
 
 def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[WeightSpaceFeatures, SineSymmetry]:
@@ -205,25 +200,28 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
     """
     spec = features.spec
     require_sine(spec, omega)
-    networks = features.with_tensor(features.tensor[..., :1].detach())
+    networks = features.tensor[..., 0].detach()
+    hidden = [g for g in spec.groups if g.layer < spec.num_layers]
+    weights = [networks[:, g.start : g.stop].unflatten(1, g.shape) for g in hidden if g.kind == "weight"]
+    given = {g.layer: networks[:, g.start : g.stop] for g in hidden if g.kind == "bias"}
+    none = networks.new_zeros(1)
+    biases = [given.get(n, none.expand(len(networks), width)) for n, width in enumerate(spec.widths[1:-1], 1)]
+    quarters = torch.cat([networks[:, :0], *biases], -1) * (2 * omega / math.pi)
+    in_odd = (quarters.floor().long() & 1).bool()
     # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
-    rounding = 128 * torch.finfo(features.tensor.dtype).eps
-    flips, turns, parity = [], [], None
-    for layer, weight, bias in zip(spec.layers[:-1], networks.weights, networks.biases, strict=False):
-        weight = weight[..., 0]
+    at_end = (quarters - quarters.round()).abs() <= 64 * torch.finfo(quarters.dtype).eps
+    # Half turns if the sign stays or changes: into [-pi/4, 3 pi/4], where rounding at the ends of [0, pi/2] adds none.
+    kept, changed = (0.25 - quarters / 2).round().long(), (0.25 + quarters / 2).round().long()
+    flips, turns, parity = [in_odd[:, :0]], [kept[:, :0]], None
+    by_layer = (x.split(spec.widths[1:-1], dim=-1) for x in (in_odd, at_end, kept, changed))
+    for weight, odd, end, turn_kept, turn_changed in zip(weights, *by_layer, strict=True):
         incoming = (weight if parity is None else weight * parity[:, None]).sum(-1)
-        angle = omega * bias[..., 0] if layer.has_bias else torch.zeros_like(incoming)
-        # Positive if the angle lies in [0, pi/2], up to half turns: the sign can stay.
-        side = torch.sin(2 * angle)
-        flip = torch.where(side.abs() > rounding, side, incoming) < 0
-        angle = torch.where(flip, -angle, angle)
-        # Into [-pi/4, 3 pi/4], so that rounding at the ends of [0, pi/2] adds no half turn.
-        turn = torch.round(0.25 - angle / math.pi)
-        parity = torch.where(flip ^ (turn % 2 != 0), -1.0, 1.0).to(weight)
+        flip = torch.where(end, incoming < 0, odd)
+        turn = torch.where(flip, turn_changed, turn_kept)
+        parity = (1 - 2 * (flip ^ (turn & 1))).to(weight)
         flips.append(flip)
-        turns.append(turn.long())
-    none = networks.tensor[:, :0, 0]
-    element = SineSymmetry(spec, torch.cat([none.bool(), *flips], -1), torch.cat([none.long(), *turns], -1), omega)
+        turns.append(turn)
+    element = SineSymmetry(spec, torch.cat(flips, -1), torch.cat(turns, -1), omega)
     return element(features), element
 
 

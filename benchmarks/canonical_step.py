@@ -1,0 +1,102 @@
+"""What canonicalising costs: its share of a training step, for every reader of the comparison of symmetries.
+
+Steps of the raw and of the canonical classifier of the small recipes (forward, loss, backward, Adam) and the canonical
+form alone take turns in one process. The share is that of the form alone, which is steadier than the difference of two
+steps. Prints a table of medians and, last, one line of JSON.
+
+    python benchmarks/canonical_step.py --threads 1 --repeats 15
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from neuralfunctionals import WeightSpaceFeatures, canonicalize
+from neuralfunctionals.inr import Siren
+from neuralfunctionals.recipes import RECIPES, build_model, find_run
+
+READERS = {
+    "nft": ("nft", {}),
+    "nft with messages": ("nft", {"message_passing": True}),
+    "neuron-graph": ("neuron-graph", {}),
+    "nfn-hnp": ("nfn-hnp", {}),
+}
+"""Names of models, and changes."""
+
+
+def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Tensor) -> Callable[[], None]:
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def step() -> None:
+        F.cross_entropy(model(networks), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(reader: str, repeats: int) -> dict[str, float]:
+    """Medians in milliseconds: a raw step, a canonical step, the canonical form alone."""
+    name, changes = READERS[reader]
+    run = find_run("classify/mnist", scale="small", model=name)
+    networks = WeightSpaceFeatures.from_modules([Siren() for _ in range(run.training.batch_size)])
+    labels = torch.randint(10, (len(networks),))
+    options = {**run.model, **changes, "out_channels": 10}
+    actions: dict[str, Callable[[], object]] = {"form": lambda: canonicalize(networks)}
+    for form in ("none", "sine"):
+        model = build_model(
+            name,
+            networks.spec,
+            options,
+            seed=0,
+            compiled=False,
+            functionals=RECIPES["classify/mnist"].functionals,
+            canonical=form,
+        )
+        actions[form] = make_step(model.train(), networks, labels)
+    times: dict[str, list[float]] = {action: [] for action in actions}
+    for repeat in range(repeats + 2):
+        for action, act in actions.items():
+            start = time.perf_counter()
+            act()
+            if repeat >= 2:
+                times[action].append(1e3 * (time.perf_counter() - start))
+    return {action: statistics.median(values) for action, values in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+
+    shares = {}
+    print(f"{'reader':20}{'raw step':>12}{'canonical':>12}{'form alone':>12}{'share':>9}")
+    for reader in READERS:
+        ms = measure(reader, arguments.repeats)
+        shares[reader] = round(ms["form"] / ms["sine"], 5)
+        print(f"{reader:20}{ms['none']:9.1f} ms{ms['sine']:9.1f} ms{ms['form']:9.2f} ms{shares[reader]:9.2%}")
+    print(
+        json.dumps(
+            {
+                "benchmark": "canonical_step",
+                "threads": arguments.threads,
+                "share": shares,
+                "torch": torch.__version__,
+                "machine": platform.machine(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
