@@ -67,6 +67,17 @@ def test_the_array_shows_the_digit_again(digits):
     assert (again - shown).square().mean() < 0.7 * (mean - shown).square().mean()
 
 
+def test_the_array_stays_when_neurons_change_places_signs_and_phases(digits):
+    networks, _, _ = digits
+    task = open_run("digits-inr2array").task
+    generator = torch.Generator().manual_seed(0)
+    permutation = nf.NeuronPermutation.random(networks.spec, generator=generator)
+    latents = task.encode(networks)
+    torch.testing.assert_close(task.encode(permutation(networks)), latents, atol=1e-5, rtol=0)
+    twist = nf.SineSymmetry.random(networks.spec, max_turns=1, generator=generator)
+    torch.testing.assert_close(task.encode(twist(networks)), latents, atol=1e-4, rtol=0)
+
+
 def test_commands_take_their_names(capsys, tmp_path):
     write_networks(tmp_path / "a.safetensors", nf.WeightSpaceFeatures.from_modules([nf.inr.Siren()]))
     words = ["edit", "digits-dilate", "--weights", tmp_path / "a.safetensors", "--out", tmp_path / "b.safetensors"]
