@@ -112,9 +112,9 @@ def _send(weights: Tensor, states: Tensor, *, signed: bool = True) -> Tensor:
 
 def read(data: WeightDataset) -> tuple[WeightSpaceFeatures, Tensor]:
     """The networks and their classes."""
-    batch = data[:]
-    assert batch.features is not None and batch.labels is not None
-    return batch.features, batch.labels
+    items = data[:]
+    assert items.features is not None
+    return items.features, items.label
 
 
 def train(reader: nn.Module, data: WeightDataset, rate: float, seconds: float, seed: int) -> tuple[int, list[float]]:
