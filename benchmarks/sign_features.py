@@ -70,15 +70,13 @@ class PhasorReader(nn.Module):
         self.spec, self.omega = spec, omega
         self.ends = nn.ParameterList(torch.randn(n, channels) for n in (spec.widths[0], spec.widths[-1]))
         self.starts = nn.ParameterList(torch.randn(5, channels) for _ in spec.widths[1:-1])
-        self.rounds = nn.ModuleList(
-            nn.ModuleList(PhasorRound(channels) for _ in spec.widths[1:-1]) for _ in range(num_rounds)
-        )
+        self.updates = nn.ModuleList(PhasorRound(channels) for _ in range(num_rounds * (len(spec.widths) - 2)))
         pooled = 2 * 4 * channels * (len(spec.widths) - 2) + channels
         self.head = nn.Sequential(nn.Linear(pooled, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 10))
 
     def forward(self, features: WeightSpaceFeatures) -> Tensor:
         weights = [w[..., 0] for w in features.weights]
-        # Relative to their layer, in sum over senders: signed and absolute, forwards and backwards.
+        # Relative to the root mean square of their layer.
         weights = [w / w.square().mean((1, 2), keepdim=True).add(1e-12).sqrt() for w in weights]
         last = len(weights) - 1
         layers = []
@@ -93,13 +91,13 @@ class PhasorReader(nn.Module):
                     angle.sin() * start[4],
                 ]
             )
-        for updates in self.rounds:
-            for n, update in enumerate(updates):
-                into, out = weights[n], weights[n + 1].mT
-                behind = [self.ends[0]] * 4 if n == 0 else layers[n - 1]
-                ahead = [self.ends[1]] * 4 if n + 1 == last else layers[n + 1]
-                even = [_send(into.abs(), behind[EVEN], signed=False), _send(out.abs(), ahead[EVEN], signed=False)]
-                layers[n] = update(layers[n], [even, [_send(into, behind[BOTH])], [], [_send(out, ahead[SIGN])]])
+        for number, update in enumerate(self.updates):
+            n = number % len(layers)
+            into, out = weights[n], weights[n + 1].mT
+            behind = [self.ends[0]] * 4 if n == 0 else layers[n - 1]
+            ahead = [self.ends[1]] * 4 if n + 1 == last else layers[n + 1]
+            even = [_send(into.abs(), behind[EVEN], signed=False), _send(out.abs(), ahead[EVEN], signed=False)]
+            layers[n] = update(layers[n], [even, [_send(into, behind[BOTH])], [], [_send(out, ahead[SIGN])]])
         even = [x for kinds in layers for x in (kinds[EVEN], *(x.abs() for x in kinds[1:]))]
         pooled = [value for x in even for value in (x.mean(1), x.amax(1))]
         answer = _send(weights[-1], layers[-1][BOTH]).sum(1)
