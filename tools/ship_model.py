@@ -22,10 +22,10 @@ from neuralfunctionals.weight_space import NetworkSpec
 SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
 
 
-def command_of(run: Run) -> str:
-    """The command that trains it again."""
+def command_of(run: Run, images: str) -> str:
+    """The command that trains it again, on networks of an image set."""
     changed = {name: v for name, v in changed_fields(run).items() if name not in ("training.threads", "data.images")}
-    words = [f"--scale {run.scale} --model {run.model_name} --images {run.data.images}"]
+    words = [f"--scale {run.scale} --model {run.model_name} --images {images}"]
     words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
     return f"nf train {run.recipe} {' '.join(words)}"
 
@@ -33,6 +33,7 @@ def command_of(run: Run) -> str:
 def card(name: str, summary: str, directory: RunDirectory) -> str:
     config, result = directory.read_config(), directory.read_result()
     run, data = Run.from_dict(config["run"]), config["data"]
+    spec = NetworkSpec.from_dict(data["spec"])
     rows = [
         f"| {split} | {result[split]['networks']:,} | "
         + " | ".join(f"{value:.4f}" for metric, value in result[split].items() if metric != "networks")
@@ -42,9 +43,11 @@ def card(name: str, summary: str, directory: RunDirectory) -> str:
     metrics = [metric for metric in result["test"] if metric != "networks"]
     facts = [
         f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters.",
-        f"Trained by `{command_of(run)}`; best of {result['steps']:,} steps by validation: {result['best_step']:,}.",
-        f"Networks: {data['networks']:,} of the image set `{data['images']}`, {NetworkSpec.from_dict(data['spec'])}, "
-        "made as `run.json` says. Networks of another frequency or way of fitting are read worse or not at all.",
+        f"Trained by `{command_of(run, data['images'])}`; the best of {result['steps']:,} steps by validation: "
+        f"{result['best_step']:,}.",
+        f"Networks: {data['networks']:,} of the image set `{data['images']}`, {spec}, made as `run.json` says. "
+        f"Networks of another {'training' if spec.has_kernels else 'frequency or way of fitting'} are read worse, "
+        "of other widths not at all.",
         f"Code: version {config['code']['version']}, commit {config['code']['commit']}; torch "
         f"{config['machine']['torch']}, {config['machine']['cores']} cores, no GPU.",
     ]
