@@ -25,7 +25,14 @@ def digits():
 
 
 def test_they_are_small_and_have_cards():
-    assert {"digits-dilate", "digits-erode", "digits-gradient", "digits-classify", "digits-inr2array"} <= set(SHIPPED)
+    assert set(SHIPPED) == {
+        "cnn-accuracy",
+        "digits-classify",
+        "digits-dilate",
+        "digits-erode",
+        "digits-gradient",
+        "digits-inr2array",
+    }
     folder = find_shipped(SHIPPED[0]).parent
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 10e6
     for name in SHIPPED:
@@ -76,6 +83,19 @@ def test_the_array_stays_when_neurons_change_places_signs_and_phases(digits):
     torch.testing.assert_close(task.encode(permutation(networks)), latents, atol=1e-5, rtol=0)
     twist = nf.SineSymmetry.random(networks.spec, max_turns=1, generator=generator)
     torch.testing.assert_close(task.encode(twist(networks)), latents, atol=1e-4, rtol=0)
+
+
+def test_the_judge_of_cnns_reads_one_as_a_module_and_does_not_see_the_order_of_its_channels():
+    torch.manual_seed(0)
+    cnns = [nf.data.build_cnn() for _ in range(3)]
+    judge = open_run("cnn-accuracy").task
+    accuracies = judge.predict(cnns)
+    assert accuracies.shape == (3,)
+    assert ((accuracies > 0) & (accuracies < 0.6)).all()
+    assert accuracies.std() > 1e-3
+    features = nf.WeightSpaceFeatures.from_modules(cnns)
+    permutation = nf.NeuronPermutation.random(features.spec, "HNP", generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(judge.predict(permutation(features)), accuracies, atol=1e-5, rtol=0)
 
 
 def test_commands_take_their_names(capsys, tmp_path):

@@ -30,7 +30,7 @@ def command_of(run: Run, images: str) -> str:
     return f"nf train {run.recipe} {' '.join(words)}"
 
 
-def card(name: str, summary: str, directory: RunDirectory) -> str:
+def card(name: str, summary: str, chosen: str, directory: RunDirectory) -> str:
     config, result = directory.read_config(), directory.read_result()
     run, data = Run.from_dict(config["run"]), config["data"]
     spec = NetworkSpec.from_dict(data["spec"])
@@ -61,7 +61,7 @@ A model that {summary}.
 |---|---|{"---|" * len(metrics)}
 {chr(10).join(rows)}
 
-The best of one run by validation; test measured once.
+{chosen}; test measured once.
 """
 
 
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("name")
     parser.add_argument("summary")
+    parser.add_argument("--chosen", default="The best of one run by validation")
     arguments = parser.parse_args()
     directory, out = RunDirectory(arguments.run).require(), SHIPPED / arguments.name
     shutil.rmtree(out, ignore_errors=True)
@@ -78,7 +79,7 @@ def main() -> None:
     del config["data"]["path"]
     (out / "run.json").write_text(json.dumps(config, indent=2) + "\n")
     shutil.copy(directory.result_file, out)
-    (out / "README.md").write_text(card(arguments.name, arguments.summary, directory))
+    (out / "README.md").write_text(card(arguments.name, arguments.summary, arguments.chosen, directory))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp", "statnn", "neuron-graph")
 
 COST: dict[Scale, str] = {
     "tiny": "seconds",
-    "small": "3 minutes on two cores, and as long for the zoo of a sample; 17 to 36 minutes for that of a full set",
+    "small": "3 minutes on two cores, and as long for the zoo of a sample; about 25 minutes for that of a full set",
     "paper": "5 hours on a GPU (the paper's figure); about six days on two cores for a zoo of 30,000",
 }
 """What a run takes, by scale."""

@@ -250,7 +250,7 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
     from matplotlib.figure import Figure
 
     recipes = group(runs, by="recipe")
-    figure = Figure(figsize=(8.5, 0.6 + 2.1 * len(recipes)), layout="constrained")
+    figure = Figure(figsize=(10, 0.6 + 2.1 * len(recipes)), layout="constrained")
     axes = figure.subplots(len(recipes), 2, squeeze=False, sharey="row")
     for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
         for panel, against in zip(row, ("step", "seconds"), strict=True):
@@ -259,7 +259,9 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
         row[0].set_ylabel(f"validation {metric}")
     axes[-1][0].set_xlabel("steps")
     axes[-1][1].set_xlabel("seconds of training")
-    axes[0][1].legend(frameon=False, fontsize=9)
+    lines = {line.get_label(): line for row in axes for line in row[1].get_lines()}
+    named = {label: line for label, line in lines.items() if not label.startswith("_")}
+    figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize=9)
     figure.savefig(out, dpi=150)
 
 
