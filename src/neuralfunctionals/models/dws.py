@@ -7,10 +7,10 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers import DWSLinear, HNPPool
+from neuralfunctionals.layers import DWSLinear, HNPPool, Standardize
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 
 class DWSNet(nn.Module, Pretrained):
@@ -24,6 +24,9 @@ class DWSNet(nn.Module, Pretrained):
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the hidden layers.
         num_layers: Number of hidden layers.
+        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 first; the numbers come
+            from `nf.layers.Standardize.estimate`.
+        batch_norm: Whether to normalise each layer's weights and biases over batch and neurons before ReLU.
         reduction: How layers and pooling summarise neurons: `"max"` (the authors'), `"mean"` or `"sum"`.
         dropout: Dropout after each hidden layer.
         invariant: Whether the output is a vector.
@@ -40,6 +43,8 @@ class DWSNet(nn.Module, Pretrained):
         out_channels: int = 1,
         channels: int = 32,
         num_layers: int = 4,
+        standardize: bool = False,
+        batch_norm: bool = False,
         reduction: Literal["mean", "sum", "max"] = "max",
         dropout: float = 0.0,
         invariant: bool = False,
@@ -48,8 +53,10 @@ class DWSNet(nn.Module, Pretrained):
         super().__init__()
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.standardize = Standardize(spec, in_channels) if standardize else nn.Identity()
         widths = [in_channels, *[channels] * num_layers]
         self.hidden = nn.ModuleList(DWSLinear(spec, a, b, reduction=reduction) for a, b in itertools.pairwise(widths))
+        self.norms = nn.ModuleList(_BatchNorm(spec, c) if batch_norm else nn.Identity() for c in widths[1:])
         self.activate = nn.Sequential(nn.ReLU(), nn.Dropout(dropout))
         if invariant:
             pool = HNPPool(spec, widths[-1], reduction=reduction)
@@ -59,11 +66,25 @@ class DWSNet(nn.Module, Pretrained):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B K"]:
         features.require_spec(self.spec, "DWSNet")
-        for layer in self.hidden:
-            features = layer(features).map(self.activate)
+        features = self.standardize(features)
+        for layer, norm in zip(self.hidden, self.norms, strict=True):
+            features = norm(layer(features)).map(self.activate)
         return self.output(features)
 
     @classmethod
     def classification(cls, spec: NetworkSpec, **changes: Any) -> "DWSNet":
-        """The published classifier of INRs: four layers of 32 channels, maxima over neurons."""
-        return cls(spec, **{"invariant": True, "out_channels": 10, **changes})
+        """The published classifier of INRs: four layers of 32 channels with batch norm, maxima over neurons."""
+        return cls(spec, **{"invariant": True, "out_channels": 10, "standardize": True, "batch_norm": True, **changes})
+
+
+class _BatchNorm(nn.Module):
+    """Batch norm of each weight array and bias vector, which all its entries share."""
+
+    def __init__(self, spec: NetworkSpec, channels: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(channels) for _ in spec.groups)
+
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        parts = zip(self.norms, features.split(), strict=True)
+        values = [norm(x.flatten(0, -2)).view(x.shape) for norm, x in parts]
+        return features.with_tensor(join_groups(features.spec, values))

@@ -75,7 +75,7 @@ _PAPER: dict[str, dict[str, Any]] = {
     "nfn-np": {"channels": [512] * 3, "num_frequencies": 128, "head_dropout": 0.5},
     "nfn-hnp": {"channels": [512] * 3, "num_frequencies": 128, "head_dropout": 0.5},
     "spatial-nfn": {"channels": [512] * 3},
-    "dws": {"channels": 32, "num_layers": 4},
+    "dws": {"channels": 32, "num_layers": 4, "standardize": True, "batch_norm": True},
     "neuron-graph": {"channels": 96, "num_rounds": 4},
     "latent": {"channels": 512, "num_blocks": 12, "num_heads": 4, "hidden_channels": 2048, "dropout": 0.1},
 }
@@ -113,7 +113,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "nfn-np": _NFN,
     "nfn-hnp": _NFN,
     "spatial-nfn": {"channels": [64] * 3, "num_frequencies": 32, "latent_channels": 64},
-    "dws": {"channels": 32, "num_layers": 4},
+    "dws": {"channels": 32, "num_layers": 4, "standardize": True, "batch_norm": True},
     "neuron-graph": {"channels": 64, "num_rounds": 4, "dropout": 0.1},
     "latent": {"channels": 128, "num_blocks": 4, "num_heads": 4, "hidden_channels": 512},
 }
@@ -122,7 +122,7 @@ _SMALL_TRAINING = {
     "nfn-np": (1e-3, 1200, 16),
     "nfn-hnp": (1e-3, 1200, 16),
     "spatial-nfn": (1e-3, 700, 16),
-    "dws": (1e-3, 1500, 16),
+    "dws": (5e-3, 1500, 16),
     "neuron-graph": (1e-3, 2000, 32),
     "latent": (5e-4, 1500, 64),
 }
@@ -157,7 +157,7 @@ _TINY: dict[str, dict[str, Any]] = {
     "nfn-np": {"channels": [4], "num_frequencies": 4, "head_channels": [16]},
     "nfn-hnp": {"channels": [4], "num_frequencies": 4, "head_channels": [16]},
     "spatial-nfn": {"channels": [4], "num_frequencies": 4, "grid_size": 3, "latent_channels": 8},
-    "dws": {"channels": 4, "num_layers": 2},
+    "dws": {"channels": 4, "num_layers": 2, "standardize": True, "batch_norm": True},
     "neuron-graph": {"channels": 8, "num_rounds": 2, "head_channels": [16]},
     "latent": {"channels": 16, "num_blocks": 1, "num_heads": 2, "hidden_channels": 32},
 }
