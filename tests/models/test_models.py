@@ -36,6 +36,9 @@ INVARIANT = {
     "NFN NP pool": lambda spec: models.NFN(spec, channels=(3,), io_encoding="none", pooling="NP", head_channels=[4]),
     "NFN HNP pool": lambda spec: models.NFN(spec, channels=(3, 3), num_frequencies=2, pooling="HNP", head_channels=[4]),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2, invariant=True, out_channels=2),
+    "DWSNet normalized": lambda spec: models.DWSNet(
+        spec, channels=3, num_layers=2, invariant=True, standardize=True, batch_norm=True
+    ),
     "NeuronGraphNet pooled": lambda spec: models.NeuronGraphNet(spec, channels=8, invariant=True, head_channels=[5]),
     "NFT standardized": lambda spec: models.NFT(spec, pooling="NP", standardize=True, head_channels=[5], **NFT),
     "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
