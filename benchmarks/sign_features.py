@@ -141,7 +141,7 @@ def train(reader: nn.Module, data: WeightDataset, rate: float, seconds: float, s
 
 
 def check(reader: nn.Module, networks: WeightSpaceFeatures) -> float:
-    """The largest change of its answer when signs, phases and order of the neurons change."""
+    """The largest change of its answer when signs and phases of the neurons change."""
     reader, networks = reader.double().eval(), networks.with_tensor(networks.tensor.double())
     with torch.no_grad():
         change = (reader(SineSymmetry.random(networks.spec)(networks)) - reader(networks)).abs().max().item()
