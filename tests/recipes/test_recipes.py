@@ -11,6 +11,7 @@ from neuralfunctionals.layers import Standardize
 from neuralfunctionals.recipes import (
     RECIPES,
     SCALES,
+    TABLES,
     DataConfig,
     Run,
     build_model,
@@ -20,6 +21,7 @@ from neuralfunctionals.recipes import (
     measure,
     open_run,
 )
+from neuralfunctionals.recipes.run import with_steps
 from neuralfunctionals.weight_space import NetworkSpec
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
@@ -39,6 +41,21 @@ def test_every_recipe_has_a_run_for_every_scale_and_model():
             for model in recipe.models:
                 run = find_run(name, scale=scale, model=model)
                 assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
+def test_every_table_has_its_runs_at_every_scale_each_in_a_place_of_its_own():
+    for table in TABLES.values():
+        for scale in SCALES:
+            runs = [planned.at(scale, full_images=True, limit=100) for planned in table.runs]
+            assert len(set(map(repr, zip(runs, (planned.encoder for planned in table.runs), strict=True)))) == len(runs)
+            assert {run.scale for run in runs} == {scale}
+
+
+@pytest.mark.parametrize(("steps", "val_every"), [(200, 20), (550, 55), (30, 3), (7, 1), (137, 137)])
+def test_other_steps_keep_validations_in_proportion_as_far_as_they_divide(steps, val_every):
+    run = find_run("edit/mnist-dilate", scale="small", model="nft")
+    assert (run.training.steps, run.training.val_every) == (1000, 100)
+    assert with_steps(run, steps).training.val_every == val_every
 
 
 def test_the_paper_scale_has_the_appendix_hyperparameters():

@@ -28,7 +28,7 @@ from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 from neuralfunctionals.weight_space import canonicalize
 
-_EVAL_LIMIT = 5000
+_EVAL_LIMIT = 2000
 """Training networks on which the final model is measured, at most."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
@@ -156,17 +157,22 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def with_values(run: Run, values: Mapping[str, Any]) -> Run:
     """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
+    changed: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}  # the fields of a part change at once: it judges them together
     for name, value in values.items():
         part, _, field = name.partition(".")
         if field:
-            before = getattr(run, part)
-            value = {**before, field: value} if isinstance(before, dict) else replace(before, **{field: value})
-        run = replace(run, **{part: value})
-    return run
+            parts.setdefault(part, {})[field] = value
+        else:
+            changed[part] = value
+    for part, new in parts.items():
+        before = changed.get(part, getattr(run, part))
+        changed[part] = {**before, **new} if isinstance(before, dict) else replace(before, **new)
+    return replace(run, **changed)
 
 
 def with_steps(run: Run, steps: int) -> Run:
-    """The run with another number of steps; warm-up and validations stay in proportion.
+    """The run with another number of steps; warm-up and validations stay in proportion, as far as steps divide.
 
     Example:
         >>> from neuralfunctionals.recipes import find_run
@@ -174,5 +180,8 @@ def with_steps(run: Run, steps: int) -> Run:
         20
     """
     share = steps / run.training.steps
-    values = {"training.steps": steps, "training.val_every": max(1, round(share * run.training.val_every))}
+    wanted = share * run.training.interval
+    divisors = [n for n in range(1, steps + 1) if steps % n == 0]
+    nearest = min(divisors, key=lambda n: abs(math.log(n / wanted)))
+    values = {"training.steps": steps, "training.val_every": nearest}
     return with_values(run, {**values, "optimizer.warmup_steps": round(share * run.optimizer.warmup_steps)})
