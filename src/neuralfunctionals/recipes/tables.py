@@ -40,12 +40,16 @@ class Planned:
     """Fields of the recipe with other values, and these."""
     steps: dict[str, int] = field(default_factory=dict)
     """Steps by scale, if not the recipe's."""
+    validations: int | None = None
+    """How often a run with steps of its own is validated, if not in proportion to the recipe's."""
 
     def at(self, scale: str, *, full_images: bool, limit: int | None) -> Run:
         """The run at a scale."""
         run = find_run(self.recipe, scale=scale, model=self.model)
         if scale in self.steps:
             run = with_steps(run, self.steps[scale])
+            if self.validations is not None:
+                run = with_values(run, {"training.val_every": run.training.steps // self.validations})
         run = with_values(run, {**dict(self.changes), "seed": self.seed})
         if full_images:
             run = with_values(run, {"data.images": RECIPES[self.recipe].images})
@@ -166,27 +170,28 @@ _FORMS: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 """How a reader sees sine networks: as they are, with random signs and phases in training, or without them."""
 _READERS: tuple[tuple[str, tuple[tuple[str, Any], ...], int], ...] = (
-    ("nft", (), 460),
-    ("nft", (("model.message_passing", True),), 350),
-    ("neuron-graph", (), 1840),
-    ("nfn-hnp", (), 1500),
+    ("nft", (), 400),
+    ("nft", (("model.message_passing", True),), 300),
+    ("neuron-graph", (("model.channels", 48),), 1650),
+    ("nfn-hnp", (), 1100),
 )
 """Models, changes, and steps of `small` that take about as many seconds for each."""
 _OTHERS = (
-    ("inr2array/mnist", "nft", 800),
-    ("inr2array/mnist", "neuron-graph", 1600),
-    ("edit/mnist-dilate", "nft", 500),
+    ("inr2array/mnist", "nft", 600),
+    ("inr2array/mnist", "neuron-graph", 1200),
+    ("edit/mnist-dilate", "nft", 300),
     ("edit/mnist-dilate", "neuron-graph", 1000),
 )
 """Recipes, models and steps of `small` for the comparison in the tasks that are not classification."""
-_SIZES = (500, 1000, 2000)
+_SIZES = (500, 1500, 4500)
 """Smaller training sets, for the plot of accuracy against their size."""
 
 
 def _read(images: str, reader: Any, form: str, seed: int = 0, size: int | None = None) -> Planned:
     model, changes, steps = reader
     sizes = () if size is None else (("training.limit", size),)
-    return Planned(f"classify/{images}", model, seed, changes=changes + _FORMS[form] + sizes, steps={"small": steps})
+    changes = changes + _FORMS[form] + sizes
+    return Planned(f"classify/{images}", model, seed, changes=changes, steps={"small": steps}, validations=5)
 
 
 _SYMMETRIES = PaperTable(
