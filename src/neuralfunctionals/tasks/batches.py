@@ -61,13 +61,15 @@ class TrainBatches:
             )
         self.dataset, self.prepare, self.batch_size, self.seed = dataset, prepare, batch_size, seed
         self.length, self.first, self.share = length, first, share
+        self._order: tuple[int, Tensor] | None = None
 
     def indices(self, batch: int) -> Int[Tensor, "B"]:
         """The items of a batch, for all processes."""
         epoch, place = divmod(batch, len(self.dataset) // self.batch_size)
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
-        order = torch.randperm(len(self.dataset), generator=generator)
-        return order[place * self.batch_size : (place + 1) * self.batch_size]
+        if self._order is None or self._order[0] != epoch:
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+            self._order = epoch, torch.randperm(len(self.dataset), generator=generator)
+        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
 
     def __len__(self) -> int:
         return self.length

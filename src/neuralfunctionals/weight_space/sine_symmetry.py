@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import overload
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
-# Axes: B input networks, H hidden neurons of all layers in order, N packed entries, C channels.
+# Axes: B input networks, H hidden neurons of all layers in order, N packed entries.
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,12 +143,13 @@ class SineSymmetry:
         return SineSymmetry(other.spec, self.flips.new_zeros(hidden), self.turns.new_zeros(hidden), self.omega, other)
 
     def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        moved = self.on_differences(features).tensor
-        shifts = (self.turns.to(moved) * (math.pi / self.omega)).split(self.spec.widths[1:-1], dim=-1)
+        moved = self.on_differences(features)
+        networks = moved.tensor.select(-1, 0)
+        shifts = (self.turns.to(networks) * (math.pi / self.omega)).split(self.spec.widths[1:-1], dim=-1)
         for group in self.spec.groups:
             if group.kind == "bias" and group.layer < self.spec.num_layers:
-                moved[:, group.start : group.stop, 0] += shifts[group.layer - 1]
-        return features.with_tensor(moved)
+                networks.narrow(1, group.start, group.size).add_(shifts[group.layer - 1])
+        return moved
 
     def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The linear part of the action, for edits and gradients: signs and permutation, no shifts of biases."""
@@ -160,18 +161,19 @@ class SineSymmetry:
                 "Apply it to the batch it was made for."
             )
         features = features if self.permutation is None else self.permutation(features)
+        # A weight gets the sign s of the neuron it enters, and s (-1)^k of the neuron it leaves.
         signs = 1 - 2 * self.flips.to(features.tensor)
         parities = signs * (1 - 2 * (self.turns & 1).to(features.tensor))
-        one = signs.new_ones(1)
-        widths = self.spec.widths[1:-1]
-        entering, leaving = [*signs.split(widths, dim=-1), one], [one, *parities.split(widths, dim=-1)]
-        parts = []
+        entering, leaving = (values.split(self.spec.widths[1:-1], dim=-1) for values in (signs, parities))
+        scales = signs.new_ones(*signs.shape[:-1], self.spec.num_entries)
         for group in self.spec.groups:
-            scale = entering[group.layer - 1]
-            if group.kind == "weight":  # the sign of the neuron it enters, s (-1)^k of the neuron it leaves
-                scale = scale[..., :, None] * leaving[group.layer - 1][..., None, :]
-            parts.append(scale.expand(*signs.shape[:-1], *group.shape).reshape(*signs.shape[:-1], group.size))
-        return features.with_tensor(features.tensor * torch.cat(parts, dim=-1)[..., None])
+            scale = scales.narrow(-1, group.start, group.size).unflatten(-1, group.shape)
+            if group.layer < self.spec.num_layers:
+                sign = entering[group.layer - 1]
+                scale.mul_(sign if group.kind == "bias" else sign.unsqueeze(-1))
+            if group.layer > 1 and group.kind == "weight":
+                scale.mul_(leaving[group.layer - 2].unsqueeze(-2))
+        return features.with_tensor(features.tensor * scales.unsqueeze(-1))
 
 
 def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[WeightSpaceFeatures, SineSymmetry]:
@@ -201,28 +203,43 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
     spec = features.spec
     require_sine(spec, omega)
     networks = features.tensor[..., 0].detach()
-    hidden = [g for g in spec.groups if g.layer < spec.num_layers]
-    weights = [networks[:, g.start : g.stop].unflatten(1, g.shape) for g in hidden if g.kind == "weight"]
-    given = {g.layer: networks[:, g.start : g.stop] for g in hidden if g.kind == "bias"}
-    none = networks.new_zeros(1)
-    biases = [given.get(n, none.expand(len(networks), width)) for n, width in enumerate(spec.widths[1:-1], 1)]
+    given = {g.layer: networks.narrow(1, g.start, g.size) for g in spec.groups if g.kind == "bias"}
+    biases = [
+        given[n] if n in given else networks.new_zeros(len(networks), width)
+        for n, width in enumerate(spec.widths[1:-1], 1)
+    ]
     quarters = torch.cat([networks[:, :0], *biases], -1) * (2 * omega / math.pi)
-    in_odd = (quarters.floor().long() & 1).bool()
+    flips = quarters.remainder(2) >= 1  # odd quarters
     # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
     at_end = (quarters - quarters.round()).abs() <= 64 * torch.finfo(quarters.dtype).eps
-    # Half turns if the sign stays or changes: into [-pi/4, 3 pi/4], where rounding at the ends of [0, pi/2] adds none.
-    kept, changed = (0.25 - quarters / 2).round().long(), (0.25 + quarters / 2).round().long()
-    flips, turns, parity = [in_odd[:, :0]], [kept[:, :0]], None
-    by_layer = (x.split(spec.widths[1:-1], dim=-1) for x in (in_odd, at_end, kept, changed))
-    for weight, odd, end, turn_kept, turn_changed in zip(weights, *by_layer, strict=True):
-        incoming = (weight if parity is None else weight * parity[:, None]).sum(-1)
-        flip = torch.where(end, incoming < 0, odd)
-        turn = torch.where(flip, turn_changed, turn_kept)
-        parity = (1 - 2 * (flip ^ (turn & 1))).to(weight)
-        flips.append(flip)
-        turns.append(turn)
-    element = SineSymmetry(spec, torch.cat(flips, -1), torch.cat(turns, -1), omega)
+    # Hardly any network has a bias there. Looking at values would cut the graph of a compiled model, though.
+    if torch.compiler.is_compiling() or bool(at_end.any()):
+        flips = _settle_ends(features.with_tensor(networks[..., None]), quarters, flips, at_end)
+    element = SineSymmetry(spec, flips, _half_turns(quarters, flips), omega)
     return element(features), element
+
+
+def _half_turns(quarters: Float[Tensor, "B H"], flips: Bool[Tensor, "B H"]) -> Int[Tensor, "B H"]:
+    """Those that move the biases, after their flips, into [0, pi/2], where rounding at its ends adds none."""
+    return (0.25 - 0.5 * torch.where(flips, -quarters, quarters)).round().long()
+
+
+def _settle_ends(
+    networks: WeightSpaceFeatures,
+    quarters: Float[Tensor, "B H"],
+    flips: Bool[Tensor, "B H"],
+    at_end: Bool[Tensor, "B H"],
+) -> Bool[Tensor, "B H"]:
+    """The flips, where a bias at an end leaves the choice to its incoming weights: their sum will not be negative."""
+    widths = networks.spec.widths[1:-1]
+    settled, parity = [flips[:, :0]], None
+    by_layer = (x.split(widths, dim=-1) for x in (quarters, flips, at_end))
+    for weight, quarter, flip, end in zip(networks.weights[:-1], *by_layer, strict=True):
+        weight = weight[..., 0]
+        incoming = (weight if parity is None else weight * parity[:, None]).sum(-1)
+        settled.append(torch.where(end, incoming < 0, flip))
+        parity = 1 - 2 * (settled[-1] ^ (_half_turns(quarter, settled[-1]) & 1)).to(weight)
+    return torch.cat(settled, -1)
 
 
 def require_sine(spec: NetworkSpec, omega: float) -> None:
