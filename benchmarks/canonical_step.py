@@ -20,15 +20,16 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import RECIPES, build_model, find_run
+from neuralfunctionals.recipes import RECIPES, TABLES, build_model
+from neuralfunctionals.recipes.tables import Planned
 
-READERS = {
-    "nft": ("nft", {}),
-    "nft with messages": ("nft", {"message_passing": True}),
-    "neuron-graph": ("neuron-graph", {}),
-    "nfn-hnp": ("nfn-hnp", {}),
-}
-"""Names of models, and changes."""
+READERS = [
+    planned
+    for planned in TABLES["symmetries"].runs
+    if (planned.recipe, planned.seed) == ("classify/mnist", 0)
+    and all(name.startswith("model.") for name, _ in planned.changes)
+]
+"""The readers of raw networks, on all of them."""
 
 
 def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Tensor) -> Callable[[], None]:
@@ -42,22 +43,23 @@ def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Ten
     return step
 
 
-def measure(reader: str, repeats: int) -> dict[str, float]:
+def measure(reader: Planned, repeats: int) -> dict[str, float]:
     """Medians in milliseconds: a raw step, a canonical step, the canonical form alone."""
-    name, changes = READERS[reader]
-    run = find_run("classify/mnist", scale="small", model=name)
+    run = reader.at("small", full_images=False, limit=None)
     networks = WeightSpaceFeatures.from_modules([Siren() for _ in range(run.training.batch_size)])
     labels = torch.randint(10, (len(networks),))
-    options = {**run.model, **changes, "out_channels": 10}
+    functionals = RECIPES[run.recipe].functionals
+    options = {**run.model, "out_channels": 10}
+    options |= {"omega": 30.0} if "omega" in functionals[run.model_name].set_by_data else {}
     actions: dict[str, Callable[[], object]] = {"form": lambda: canonicalize(networks)}
     for form in ("none", "sine"):
         model = build_model(
-            name,
+            run.model_name,
             networks.spec,
             options,
             seed=0,
             compiled=False,
-            functionals=RECIPES["classify/mnist"].functionals,
+            functionals=functionals,
             canonical=form,
         )
         actions[form] = make_step(model.train(), networks, labels)
@@ -80,11 +82,12 @@ def main() -> None:
     torch.manual_seed(0)
 
     shares = {}
-    print(f"{'reader':20}{'raw step':>12}{'canonical':>12}{'form alone':>12}{'share':>9}")
+    print(f"{'reader':32}{'raw step':>12}{'canonical':>12}{'form alone':>12}{'share':>9}")
     for reader in READERS:
+        name = " ".join([reader.model, *(f"{field.partition('.')[2]}={value}" for field, value in reader.changes)])
         ms = measure(reader, arguments.repeats)
-        shares[reader] = round(ms["form"] / ms["sine"], 5)
-        print(f"{reader:20}{ms['none']:9.1f} ms{ms['sine']:9.1f} ms{ms['form']:9.2f} ms{shares[reader]:9.2%}")
+        shares[name] = round(ms["form"] / ms["sine"], 5)
+        print(f"{name:32}{ms['none']:9.1f} ms{ms['sine']:9.1f} ms{ms['form']:9.2f} ms{shares[name]:9.2%}")
     print(
         json.dumps(
             {

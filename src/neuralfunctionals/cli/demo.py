@@ -35,7 +35,7 @@ def _show_demo(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("task", "model", "test networks", "parameters", box=None, header_style="bold")
+    table = Table("task", "model", "test", "parameters", box=None, header_style="bold")
     tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
     for row in result["results"]:
         value = f"{row['test_mse']:.3f}" if "test_mse" in row else f"{row['test_accuracy']:.1%}"
