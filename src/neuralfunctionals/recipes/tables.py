@@ -169,13 +169,16 @@ _FORMS: dict[str, tuple[tuple[str, Any], ...]] = {
     "canonical": (("canonical", "sine"),),
 }
 """How a reader sees sine networks: as they are, with random signs and phases in training, or without them."""
+_INPUT = (("model.standardize", True), ("model.fourier_scale", 0.3))
+"""For models with Fourier features: with those of the paper they stay near chance in so little time."""
+_SLIM = (("model.channels", 32), ("model.hidden_channels", 64))
 _READERS: tuple[tuple[str, tuple[tuple[str, Any], ...], int], ...] = (
-    ("nft", (), 400),
-    ("nft", (("model.message_passing", True),), 300),
+    ("nft", (*_SLIM, *_INPUT), 800),
+    ("nft", (*_SLIM, *_INPUT, ("model.message_passing", True)), 450),
     ("neuron-graph", (("model.channels", 48),), 1650),
-    ("nfn-hnp", (), 1100),
+    ("nfn-hnp", _INPUT, 1100),
 )
-"""Models, changes, and steps of `small` that take about as many seconds for each."""
+"""Models, changes, and steps of `small` that take about a hundred seconds of one core for each."""
 _OTHERS = (
     ("inr2array/mnist", "nft", 600),
     ("inr2array/mnist", "neuron-graph", 1200),
