@@ -210,7 +210,7 @@ def test_a_table_is_reproduced_and_continued(capsys, tmp_path):
 @pytest.mark.slow
 def test_a_table_compares_forms_of_sine_networks(capsys, monkeypatch, tmp_path):
     table = TABLES["symmetries"]
-    assert len(table.runs) == 76
+    assert len(table.runs) == 80
     chosen = [r for r in table.runs if r.recipe == "classify/mnist" and r.seed == 0 and r.model != "nfn-hnp"]
     chosen = [r for r in chosen if dict(r.changes).get("training.limit") in (None, 500)]
     chosen += [r for r in table.runs if not r.recipe.startswith("classify/")]
@@ -218,7 +218,7 @@ def test_a_table_compares_forms_of_sine_networks(capsys, monkeypatch, tmp_path):
     words = ["reproduce", "symmetries", "--scale", "tiny", "--out", tmp_path, "--jobs", "2", "--json"]
     code, result, err = run(capsys, *words)
     assert code == 0, err
-    assert result["runs"] == 15
+    assert result["runs"] == 19
     expected = ("| nft with messages, augmented |", "| neuron-graph, canonical |", "| nft, canonical |", "no edit")
     assert all(text in result["markdown"] for text in expected)
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in ("curves", "other_curves", "sizes"))

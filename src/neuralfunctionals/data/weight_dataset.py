@@ -113,6 +113,12 @@ class WeightDataset:
             raise ValueError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
         return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
 
+    def spread(self, count: int | None) -> WeightDataset:
+        """So many items, spread evenly over all; all if there are no more, or if the number is missing."""
+        if count is None or count >= len(self):
+            return self
+        return self.select(np.linspace(0, len(self) - 1, count).astype(np.int64))
+
     # Reading.
 
     def column(self, name: str) -> Tensor:

@@ -62,9 +62,8 @@ def latents_of(
     opened = open_run(run)
     if opened.data is None or not Store.is_at(opened.data):
         return None
-    test_set = WeightDataset(opened.data).split("test")
+    test_set = WeightDataset(opened.data).split("test").spread(limit)
     if len(test_set) < 3 or "label" not in test_set.tensor_names:
         return None
-    chosen = torch.linspace(0, len(test_set) - 1, min(limit, len(test_set))).long()
-    parts = [test_set[part] for part in chosen.split(64)]
+    parts = [test_set[part] for part in torch.arange(len(test_set)).split(64)]
     return torch.cat([opened.task.encode(part.features) for part in parts]), torch.cat([part.label for part in parts])

@@ -98,7 +98,7 @@ def execute(
         canonical=run.canonical,
         omega=dataset.provenance.get("omega", 30.0),
     )
-    _standardize(model, dataset.split("train"))
+    _standardize(model, dataset.split("train").spread(run.training.limit))
     task = recipe.make_task(run, model, dataset.provenance)
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
@@ -144,7 +144,7 @@ def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
     """Gives the model the scale of its data, from training networks alone."""
     for part in model.modules():
         if isinstance(part, Standardize) and len(train_set):
-            features = train_set[: min(_EVAL_LIMIT, len(train_set))].features
+            features = train_set.spread(_EVAL_LIMIT)[:].features
             assert features is not None
             part.estimate(canonicalize(features, model.omega)[0] if isinstance(model, Canonical) else features)
 
@@ -206,21 +206,25 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
         "steps": curve[-1]["step"],
         "best_step": best["step"],
         "training_seconds": round(curve[-1]["seconds"], 1),
+        "training_networks": len(dataset.split("train").spread(run.training.limit)),
     }
     for split in ("train", "val", "test"):
-        result[split] = measure(task, dataset, split, batch_size=run.training.batch_size)
+        limit = run.training.limit if split == "train" else None
+        result[split] = measure(task, dataset, split, batch_size=run.training.batch_size, limit=limit)
     directory.write_result(result)
     return result
 
 
-def measure(task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32) -> dict[str, Any]:
-    """The metrics on a split; of a large training split, on some thousand networks spread over it."""
-    chosen = dataset.split(split)
+def measure(
+    task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32, limit: int | None = None
+) -> dict[str, Any]:
+    """The metrics on a split, or on so many networks of it; of a large training split, on two thousand at most."""
+    chosen = dataset.split(split).spread(limit)
     task.require_data(dataset)
     if not len(chosen):
         raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
-    if split == "train" and len(chosen) > _EVAL_LIMIT:
-        chosen = chosen.select(torch.linspace(0, len(chosen) - 1, _EVAL_LIMIT).long())
+    if split == "train":
+        chosen = chosen.spread(_EVAL_LIMIT)
     metrics = evaluate(task, EvalBatches(chosen, task.prepare, batch_size=batch_size))
     return {"networks": len(chosen), **{name: round(value, 6) for name, value in metrics.items()}}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.recipes import editing, generalization
@@ -26,6 +26,9 @@ from neuralfunctionals.report import (
 )
 from neuralfunctionals.report.finished import FinishedRun
 
+Fields: TypeAlias = tuple[tuple[str, Any], ...]
+"""Fields of a run, such as `model.channels`, and their values."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -36,21 +39,17 @@ class Planned:
     seed: int = 0
     encoder: str | None = None
     """The autoencoder, of the same images and seed, whose latents it reads."""
-    changes: tuple[tuple[str, Any], ...] = ()
-    """Fields of the recipe with other values, and these."""
-    steps: dict[str, int] = field(default_factory=dict)
-    """Steps by scale, if not the recipe's."""
-    validations: int | None = None
-    """How often a run with steps of its own is validated, if not in proportion to the recipe's."""
+    changes: Fields = ()
+    """What is not as in the recipe."""
+    small: Fields = ()
+    """The same for the scale `small` alone. Steps take warm-up and validations with them."""
 
     def at(self, scale: str, *, full_images: bool, limit: int | None) -> Run:
         """The run at a scale."""
         run = find_run(self.recipe, scale=scale, model=self.model)
-        if scale in self.steps:
-            run = with_steps(run, self.steps[scale])
-            if self.validations is not None:
-                run = with_values(run, {"training.val_every": run.training.steps // self.validations})
-        run = with_values(run, {**dict(self.changes), "seed": self.seed})
+        small = dict(self.small) if scale == "small" else {}
+        run = with_steps(run, small.get("training.steps", run.training.steps))
+        run = with_values(run, {**small, **dict(self.changes), "seed": self.seed})
         if full_images:
             run = with_values(run, {"data.images": RECIPES[self.recipe].images})
         if limit is not None:
@@ -163,38 +162,43 @@ _TABLE_1 = PaperTable(
     ),
     _draw_classification,
 )
-_FORMS: dict[str, tuple[tuple[str, Any], ...]] = {
+
+
+def _steps(steps: int, val_every: int) -> Fields:
+    return (("training.steps", steps), ("training.val_every", val_every))
+
+
+_FORMS: dict[str, Fields] = {
     "raw": (),
     "augmented": (("task.augment", True),),
     "canonical": (("canonical", "sine"),),
 }
 """How a reader sees sine networks: as they are, with random signs and phases in training, or without them."""
 _INPUT = (("model.standardize", True), ("model.fourier_scale", 0.3))
-"""For models with Fourier features: with those of the paper they stay near chance in so little time."""
+"""For models with Fourier features: with the paper's they stay near chance in so little time."""
 _SLIM = (("model.channels", 32), ("model.hidden_channels", 64))
-_READERS: tuple[tuple[str, tuple[tuple[str, Any], ...], int], ...] = (
-    ("nft", (*_SLIM, *_INPUT), 800),
-    ("nft", (*_SLIM, *_INPUT, ("model.message_passing", True)), 450),
-    ("neuron-graph", (("model.channels", 48),), 1650),
-    ("nfn-hnp", _INPUT, 1100),
+_READERS: tuple[tuple[str, Fields, Fields], ...] = (
+    ("nft", (), (*_SLIM, *_INPUT, *_steps(800, 160))),
+    ("nft", (("model.message_passing", True),), (*_SLIM, *_INPUT, *_steps(450, 90))),
+    ("neuron-graph", (), (("model.channels", 48), *_steps(1650, 330))),
+    ("nfn-hnp", (), (*_INPUT, *_steps(1100, 220))),
 )
-"""Models, changes, and steps of `small` that take about a hundred seconds of one core for each."""
-_OTHERS = (
-    ("inr2array/mnist", "nft", 600),
-    ("inr2array/mnist", "neuron-graph", 1200),
-    ("edit/mnist-dilate", "nft", 300),
-    ("edit/mnist-dilate", "neuron-graph", 1000),
+"""Models, changes, and what is theirs at `small`: about a hundred seconds of one core for each."""
+_OTHERS: tuple[tuple[str, str, Fields], ...] = (
+    ("inr2array/mnist", "nft", (("training.steps", 600),)),
+    ("inr2array/mnist", "neuron-graph", (("training.steps", 1200),)),
+    ("edit/mnist-dilate", "nft", (("training.steps", 300),)),
+    ("edit/mnist-dilate", "neuron-graph", ()),
 )
-"""Recipes, models and steps of `small` for the comparison in the tasks that are not classification."""
+"""Recipes and models for the comparison in tasks other than classification, and what is theirs at `small`."""
 _SIZES = (500, 1500, 4500)
 """Smaller training sets, for the plot of accuracy against their size."""
 
 
 def _read(images: str, reader: Any, form: str, seed: int = 0, size: int | None = None) -> Planned:
-    model, changes, steps = reader
+    model, changes, small = reader
     sizes = () if size is None else (("training.limit", size),)
-    changes = changes + _FORMS[form] + sizes
-    return Planned(f"classify/{images}", model, seed, changes=changes, steps={"small": steps}, validations=5)
+    return Planned(f"classify/{images}", model, seed, changes=changes + _FORMS[form] + sizes, small=small)
 
 
 _SYMMETRIES = PaperTable(
@@ -214,8 +218,8 @@ _SYMMETRIES = PaperTable(
             for form in ("raw", "canonical")
         ),
         *(
-            Planned(recipe, model, changes=_FORMS[form], steps={"small": steps})
-            for recipe, model, steps in _OTHERS
+            Planned(recipe, model, changes=_FORMS[form], small=small)
+            for recipe, model, small in _OTHERS
             for form in ("raw", "canonical")
         ),
     ),

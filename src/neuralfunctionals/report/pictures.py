@@ -218,8 +218,7 @@ def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metr
     for model, same in group(runs, by="model").items():
         values: dict[int, list[float]] = {}
         for run in same:
-            count = run.config["run"]["training"]["limit"] or run.result["train"]["networks"]
-            values.setdefault(count, []).append(run.result["test"][metric])
+            values.setdefault(run.result["training_networks"], []).append(run.result["test"][metric])
         if len(values) > 1:
             sizes = sorted(values)
             means = [sum(values[size]) / len(values[size]) for size in sizes]

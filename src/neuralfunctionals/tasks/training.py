@@ -130,8 +130,7 @@ def train(
         if len(part) < config.devices * config.nodes:
             count = f"only {len(part)} for {config.devices * config.nodes} processes" if len(part) else "none"
             raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are {count}.")
-    if config.limit is not None and config.limit < len(train_set):
-        train_set = train_set.select(torch.linspace(0, len(train_set) - 1, config.limit).long())
+    train_set = train_set.spread(config.limit)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
 
