@@ -80,6 +80,15 @@ def test_copies_start_independently(store):
     assert (second - start).abs().max() < 0.1  # a few steps away
 
 
+def test_a_part_of_a_dataset_is_spread_over_it(store):
+    dataset = WeightDataset(store)
+    part = dataset.spread(3)
+    middle = (len(dataset) - 1) // 2
+    assert torch.equal(part[:].features.tensor, dataset[[0, middle, len(dataset) - 1]].features.tensor)
+    assert len(dataset.spread(None)) == len(dataset.spread(10 * len(dataset))) == len(dataset)
+    assert len(dataset.spread(1)) == 1
+
+
 def test_batches_hold_every_item_once(store):
     dataset = WeightDataset(store).split("train")
     generator = torch.Generator().manual_seed(0)

@@ -127,12 +127,15 @@ def test_a_finished_run_opens_with_its_best_model(finished):
         assert measure(opened.task, WeightDataset(opened.data), split) == result[split]
 
 
-def test_standardizing_uses_the_training_split_alone(tmp_path):
+@pytest.mark.parametrize("limit", [None, 16])
+def test_standardizing_uses_what_is_trained_on_alone(tmp_path, limit):
     run = find_run("edit/mnist-dilate", scale="tiny", model="nfn-np")
-    execute(replace(run, model={"channels": [2], "standardize": True}), tmp_path, progress=False)
+    run = replace(run, model={"channels": [2], "standardize": True}, training=replace(run.training, limit=limit))
+    result = execute(run, tmp_path, progress=False)
     opened = open_run(tmp_path)
     (layer,) = [m for m in opened.task.model.modules() if isinstance(m, Standardize)]
-    features = WeightDataset(opened.data).split("train")[:].features
+    features = WeightDataset(opened.data).split("train").spread(limit)[:].features
+    assert result["training_networks"] == result["train"]["networks"] == len(features)
     for group, mean, deviation in zip(features.split(), layer.mean, layer.deviation, strict=True):
         torch.testing.assert_close(mean, group.mean()[None])
         torch.testing.assert_close(deviation, group.std(correction=0)[None])
