@@ -180,7 +180,7 @@ _SLIM = (("model.channels", 32), ("model.hidden_channels", 64))
 _READERS: tuple[tuple[str, Fields, Fields], ...] = (
     ("nft", (), (*_SLIM, *_INPUT, *_steps(800, 160))),
     ("nft", (("model.message_passing", True),), (*_SLIM, *_INPUT, *_steps(450, 90))),
-    ("neuron-graph", (), (("model.channels", 48), *_steps(1650, 330))),
+    ("neuron-graph", (), (("model.channels", 32), ("optimizer.lr", 2e-3), *_steps(2150, 430))),
     ("nfn-hnp", (), (*_INPUT, *_steps(1100, 220))),
 )
 """Models, changes, and what is theirs at `small`: about a hundred seconds of one core for each."""
