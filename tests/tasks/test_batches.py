@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -32,6 +34,19 @@ def test_processes_share_each_batch_and_an_epoch_has_no_item_twice(sirens, count
 def test_a_continued_stretch_sees_what_the_whole_one_would_have_seen(sirens, stop):
     whole = list(make(sirens, 10, length=12))
     assert list(make(sirens, 10, length=12 - stop, first=lambda: stop)) == whole[stop:]
+
+
+def test_items_are_arranged_many_at_a_time_and_each_before_its_batch(sirens, monkeypatch):
+    monkeypatch.setattr("neuralfunctionals.tasks.batches._READ_AHEAD", 12)
+    sizes = []
+
+    def arrange(items):
+        sizes.append(len(items.source_index))
+        return replace(items, source_index=-items.source_index)
+
+    plain, arranged = list(make(sirens, 10, length=7)), list(make(sirens, 10, length=7, arrange=arrange))
+    assert arranged == [[-item for item in batch] for batch in plain]
+    assert sizes == [12, 12, 4]  # whole batches of 4
 
 
 def test_epochs_and_seeds_give_other_orders(sirens):

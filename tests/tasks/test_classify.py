@@ -5,7 +5,15 @@ import torch
 from neuralfunctionals.data import Store, StoreHeader, WeightDataset
 from neuralfunctionals.inr import Siren, image_grid, render
 from neuralfunctionals.models import NFN, NFT, Canonical, DWSNet, LatentClassifier, NeuronGraphNet, SpatialNFN, StatNN
-from neuralfunctionals.tasks import ClassifyTask, EvalBatches, OptimizerConfig, TrainingConfig, evaluate, train
+from neuralfunctionals.tasks import (
+    ClassifyTask,
+    EvalBatches,
+    OptimizerConfig,
+    TrainBatches,
+    TrainingConfig,
+    evaluate,
+    train,
+)
 from neuralfunctionals.tasks.classify import ClassifyBatch
 from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
@@ -118,6 +126,22 @@ def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
         ClassifyTask(latent_classifier(), source="pixels")
     with pytest.raises(ValueError, match="at least two classes and an alpha of mixup of 0 or more, but got 10 and -1"):
         ClassifyTask(latent_classifier(), mixup_alpha=-1)
+
+
+def test_networks_are_canonical_as_they_are_read_and_training_is_the_same(sirens, tmp_path):
+    read, trained = {}, {}
+    for name in ("arranged", "plain"):
+        torch.manual_seed(0)
+        task = ClassifyTask(ON_WEIGHTS["canonical"]())
+        if name == "plain":
+            task.arrange = lambda items: items
+        train(task, sirens, tmp_path / name, TrainingConfig(steps=4, batch_size=8, val_every=4), progress=False)
+        trained[name] = task.model.state_dict()
+        batches = TrainBatches(sirens, task.prepare, arrange=task.arrange, batch_size=8, seed=0, length=1)
+        read[name] = next(iter(batches)).inputs
+    assert not read["arranged"].tensor.equal(read["plain"].tensor)
+    assert read["arranged"].tensor.equal(canonicalize(read["plain"])[0].tensor)
+    assert all(value.equal(trained["plain"][key]) for key, value in trained["arranged"].items())
 
 
 def test_augmented_networks_differ_and_show_the_same(sirens):

@@ -128,6 +128,15 @@ def test_canonical_biases_lie_in_the_quarter_turn(spec, seed, dtype):
     assert not none.turns.any()
 
 
+def test_what_is_canonical_already_is_returned_as_it_is():
+    x = random_features(NetworkSpec.mlp([2, 5, 4, 1]), batch=3)
+    canonical, _ = canonicalize(x, OMEGA)
+    again, none = canonicalize(canonical, OMEGA)
+    assert again is canonical
+    assert torch.equal(none(x).tensor, x.tensor)
+    assert none.flips.shape == none.turns.shape == (3, 9)
+
+
 @settings(max_examples=200)
 @given(spec=sine_specs, seed=seeds, dtype=st.sampled_from([torch.float64, torch.float32]), batch=batches)
 def test_symmetric_copies_have_one_canonical_form_up_to_their_permutation(spec, seed, dtype, batch):

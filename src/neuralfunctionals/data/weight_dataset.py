@@ -37,6 +37,22 @@ class WeightItems:
     tensors: dict[str, Tensor]
     """What the store holds for these items, by name; checkpoints of their training only by `WeightDataset.column`."""
 
+    def __getitem__(self, index: slice) -> WeightItems:
+        """Some items of a batch."""
+
+        def part(values: Any) -> Any:
+            return None if values is None else values[index]
+
+        return WeightItems(
+            part(self.features),
+            part(self.label),
+            part(self.image),
+            part(self.split),
+            part(self.source_index),
+            part(self.copy),
+            {name: tensor[index] for name, tensor in self.tensors.items()},
+        )
+
     @property
     def latents(self) -> Tensor | None:
         """Latents, if the store holds them."""

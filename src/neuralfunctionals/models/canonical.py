@@ -56,6 +56,10 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
         output = self.model(canonical)
         return element.inverse().on_differences(output) if isinstance(output, WeightSpaceFeatures) else output
 
+    def arrange(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The canonical form, which the model then finds done: training asks for that of many networks at once."""
+        return canonicalize(features, self.omega)[0]
+
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         inner = model_class(config.get("model", {}).get("class"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -88,6 +88,11 @@ class Task(LightningModule):
         self.optimizer = optimizer or OptimizerConfig()
         self.seed = seed
         self._scores: list[dict[str, Tensor]] = []
+
+    def arrange(self, items: WeightItems) -> WeightItems:
+        """What is done to items of training as they are read, many at a time: the model's own `arrange`, if any."""
+        arrange = getattr(self.model, "arrange", None)
+        return items if arrange is None or items.features is None else replace(items, features=arrange(items.features))
 
     @abstractmethod
     def prepare(self, items: WeightItems) -> Any:

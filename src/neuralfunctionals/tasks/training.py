@@ -172,6 +172,7 @@ def train(
         batches = TrainBatches(
             train_set,
             task.prepare,
+            arrange=task.arrange,
             batch_size=config.batch_size // config.accumulate,
             seed=task.seed,
             length=config.interval * config.accumulate,

@@ -180,8 +180,8 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
     r"""Moves every hidden bias, times omega, into $[0, \pi/2]$ by signs and half turns; the functions stay the same.
 
     Copies of a network under `SineSymmetry` get the same canonical form, up to rounding and up to the permutation that
-    they differ by: it commutes with permutations. A second time it changes nothing. At the two ends of the interval,
-    within rounding, both signs would do: there the incoming weights get a sum that is not negative.
+    they differ by: it commutes with permutations. A second time it changes nothing and costs little. At the two ends of
+    the interval, within rounding, both signs would do: there the incoming weights get a sum that is not negative.
 
     An edit `d` of the canonical form belongs to the network as `element.inverse().on_differences(d)`.
 
@@ -209,10 +209,16 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
         for n, width in enumerate(spec.widths[1:-1], 1)
     ]
     quarters = torch.cat([networks[:, :0], *biases], -1) * (2 * omega / math.pi)
-    flips = quarters.remainder(2) >= 1  # odd quarters
     # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
-    at_end = (quarters - quarters.round()).abs() <= 64 * torch.finfo(quarters.dtype).eps
-    # Hardly any network has a bias there. Looking at values would cut the graph of a compiled model, though.
+    rounding = 64 * torch.finfo(quarters.dtype).eps
+    # Looking at values would cut the graph of a compiled model.
+    if not torch.compiler.is_compiling() and quarters.numel():
+        lowest, highest = torch.aminmax(quarters)
+        if lowest > rounding and highest < 1 - rounding:
+            flips = torch.zeros_like(quarters, dtype=torch.bool)
+            return features, SineSymmetry(spec, flips, torch.zeros_like(flips, dtype=torch.int64), omega)
+    flips = quarters.remainder(2) >= 1  # odd quarters
+    at_end = (quarters - quarters.round()).abs() <= rounding
     if torch.compiler.is_compiling() or bool(at_end.any()):
         flips = _settle_ends(features.with_tensor(networks[..., None]), quarters, flips, at_end)
     element = SineSymmetry(spec, flips, _half_turns(quarters, flips), omega)
