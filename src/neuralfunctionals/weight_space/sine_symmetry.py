@@ -190,7 +190,8 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
         omega: Frequency of the sines.
 
     Returns:
-        The canonical form, and the element that was applied, with a part for each network.
+        The canonical form, and the element that was applied, with a part for each network. Features that are canonical
+        already are returned themselves.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
