@@ -1,9 +1,9 @@
 """What canonicalising costs: its share of a training step, for every reader of the comparison of symmetries.
 
 Steps of the raw and of the canonical classifier of the small recipes (forward, loss, backward, Adam) take turns in one
-process with the two parts of canonicalising: networks are brought to their canonical form as they are read, 512 at a
-time, and a model finds in each step that this is done. The share is that of both parts for one batch, alone, which is
-steadier than the difference of two steps. Prints a table of medians and, last, one line of JSON.
+process with the two parts of canonicalising: networks are brought to their canonical form as they are read, some
+hundred at a time, and a model finds in each step that this is done. The share is that of both parts for one batch,
+alone, which is steadier than the difference of two steps. Prints a table of medians and, last, one line of JSON.
 
     python benchmarks/canonical_step.py --threads 1 --repeats 15
 """
@@ -23,6 +23,7 @@ from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
 from neuralfunctionals.recipes import RECIPES, TABLES, build_model
 from neuralfunctionals.recipes.tables import Planned
+from neuralfunctionals.tasks.batches import READ_AHEAD
 
 READERS = [
     planned
@@ -31,8 +32,6 @@ READERS = [
     and all(name.startswith("model.") for name, _ in planned.changes)
 ]
 """The readers of raw networks, on all of them."""
-READ_AHEAD = 512
-"""Networks that training reads at a time."""
 
 
 def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Tensor) -> Callable[[], None]:

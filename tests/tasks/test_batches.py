@@ -37,7 +37,7 @@ def test_a_continued_stretch_sees_what_the_whole_one_would_have_seen(sirens, sto
 
 
 def test_items_are_arranged_many_at_a_time_and_each_before_its_batch(sirens, monkeypatch):
-    monkeypatch.setattr("neuralfunctionals.tasks.batches._READ_AHEAD", 12)
+    monkeypatch.setattr("neuralfunctionals.tasks.batches.READ_AHEAD", 12)
     sizes = []
 
     def arrange(items):

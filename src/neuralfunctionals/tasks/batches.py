@@ -17,7 +17,7 @@ from neuralfunctionals.data import WeightDataset, WeightItems
 Prepare = Callable[[WeightItems], Any]
 """From the dataset's items to what a task trains on."""
 
-_READ_AHEAD = 512
+READ_AHEAD = 256
 """Items that are read at once: cheaper than batch by batch."""
 
 
@@ -83,7 +83,7 @@ class TrainBatches:
     def __iter__(self) -> Iterator[Any]:
         first, (part, parts) = self.first(), self.share
         batches, size = range(first, first + self.length), self.batch_size // parts
-        ahead = max(1, _READ_AHEAD // size)
+        ahead = max(1, READ_AHEAD // size)
         for start in range(0, self.length, ahead):
             indices = [self.indices(batch)[part::parts] for batch in batches[start : start + ahead]]
             items = self.arrange(self.dataset[torch.cat(indices)])
