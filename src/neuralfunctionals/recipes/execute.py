@@ -26,7 +26,6 @@ from neuralfunctionals.recipes.functionals import build_model, load_model
 from neuralfunctionals.recipes.run import Run, flatten
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
-from neuralfunctionals.weight_space import canonicalize
 
 _EVAL_LIMIT = 2000
 """Training networks on which the final model is measured, at most."""
@@ -146,7 +145,7 @@ def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
         if isinstance(part, Standardize) and len(train_set):
             features = train_set.spread(_EVAL_LIMIT)[:].features
             assert features is not None
-            part.estimate(canonicalize(features, model.omega)[0] if isinstance(model, Canonical) else features)
+            part.estimate(model.arrange(features) if isinstance(model, Canonical) else features)
 
 
 def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
