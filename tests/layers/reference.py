@@ -189,48 +189,66 @@ def write_place(spec, folded, entries, neurons, value):
     array[index] = value.view(array[index].shape)
 
 
-def message_passing(layer, features):
+def neuron_states(layer, features):
     """States of single neurons as dictionaries from (layer, neuron); messages summed one weight at a time."""
-    spec, L, n = features.spec, features.spec.num_layers, features.spec.widths
-    out = torch.zeros(len(features), spec.num_entries, layer.out_channels, dtype=features.tensor.dtype)
-    neurons = [(i, j) for i in range(L + 1) for j in range(n[i])]
+    spec, n = features.spec, features.spec.widths
+    fixed = (0, spec.num_layers) if layer.symmetry == "HNP" else ()
+    free = [i for i in range(spec.num_layers + 1) if i not in fixed]
+    results = []
     for network in range(len(features)):
         x = features[network]
-        W = {
-            (i, j, k): x.weights[i - 1][0, j, k].flatten()
-            for i in range(1, L + 1)
-            for j in range(n[i])
-            for k in range(n[i - 1])
-        }
+        logs, inside, entries = [], [], {}
+        for g in spec.groups:
+            raw = x.group(g)[0]
+            scale = (raw.flatten(0, -2).square().mean(0) + 1e-12).sqrt()
+            logs += scale.log().tolist()
+            for place in itertools.product(*(range(n[a]) for a in g.axes)):
+                entries[g, place] = raw[place] / scale
+                if all(a in fixed for a in g.axes):
+                    inside += raw[place].flatten().tolist()
+        whole = torch.tensor([*logs, *inside], dtype=raw.dtype)
         h = {}
-        for i, j in neurons:
-            parts = [sum(W[i, j, k] for k in range(n[i - 1])) / n[i - 1]] if i > 0 else []
-            parts += [x.biases[i - 1][0, j]] if i > 0 and spec.layers[i - 1].has_bias else []
-            parts += [sum(W[i + 1, k, j] for k in range(n[i + 1])) / n[i + 1]] if i < L else []
-            embedding = layer.read.embeddings[i]
-            own = layer.symmetry == "HNP" and i in (0, L)
-            h[i, j] = layer.read.maps[i].weight @ torch.cat(parts) + embedding[j if own else 0]
-        gates = {index: layer.gates.maps[index[0] - 1].weight @ w for index, w in W.items()}
-        for number, update in enumerate(layer.rounds):
-            for i in range(L + 1) if number % 2 == 0 else range(L, -1, -1):
+        for i in free:
+            for j in range(n[i]):
+                seen = []
+                for g in spec.groups:
+                    if i not in g.axes:
+                        continue
+                    mine = [(p, v.flatten()) for (h_, p), v in entries.items() if h_ is g and p[g.axes.index(i)] == j]
+                    values = [v for _, v in mine]
+                    others = [a for a in g.axes if a != i]
+                    if g.kind == "bias":
+                        seen += values
+                        if layer.omega is not None:
+                            angle = layer.omega * x.group(g)[0][j]
+                            seen += [angle.sin(), angle.cos()]
+                    elif others[0] in fixed:
+                        # A fixed neuron's kernel positions and channels stand together, as in FoldedGroup.
+                        seen += [torch.cat(values), torch.cat(values).abs()]
+                    else:
+                        seen += [sum(values) / len(values), sum(v.abs() for v in values) / len(values)]
+                h[i, j] = layer.read_neurons[str(i)](torch.cat(seen)) + layer.read_network[str(i)](whole)
+        joints = [g for g in spec.groups if g.kind == "weight" and all(a in free for a in g.axes)]
+        gate = {
+            (g, place): layer.gates.maps[joints.index(g)].weight @ v.flatten()
+            for (g, place), v in entries.items()
+            if g in joints
+        }
+        for update in layer.rounds:
+            for i in free:
                 new = {}
                 for j in range(n[i]):
                     seen = [h[i, j]]
-                    if i > 0:
-                        pairs = [(gates[i, j, k], h[i - 1, k]) for k in range(n[i - 1])]
+                    for g in joints:
+                        if i not in g.axes:
+                            continue
+                        at, behind = g.axes.index(i), g.axes[1 - g.axes.index(i)]
+                        pairs = [(v, h[behind, p[1 - at]]) for (h_, p), v in gate.items() if h_ is g and p[at] == j]
                         seen += messages(pairs)
-                    if i < L:
-                        pairs = [(gates[i + 1, k, j], h[i + 1, k]) for k in range(n[i + 1])]
-                        seen += messages(pairs)
-                    new[i, j] = h[i, j] + update.updates[i](torch.cat(seen))
+                    new[i, j] = h[i, j] + update.updates[str(i)](torch.cat(seen))
                 h |= new
-        result = WeightSpaceFeatures(spec, out[network : network + 1])
-        for group, maps in zip(spec.groups, layer.write.maps, strict=True):
-            for place in itertools.product(*(range(n[axis]) for axis in group.axes)):
-                value = sum(f(h[axis, j]) for f, axis, j in zip(maps, group.axes, place, strict=True))
-                entry = result.group(group)[0][place]
-                entry[...] = value.view(entry.shape)
-    return out
+        results.append((h, whole))
+    return results
 
 
 def messages(pairs):

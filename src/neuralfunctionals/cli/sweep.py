@@ -26,7 +26,7 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="steps of each trial, warm-up in proportion (the recipe's)",
     )
-    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
+    add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
     add("--model", metavar="NAME", help="which model; nf recipes lists those of each recipe")
     add("--data", metavar="DIR", help="a store of networks or latents; without it networks are made once and kept")
     add("--out", metavar="DIR", help="the runs of the trials (runs/sweep- and the run's name); continued if begun")

@@ -67,7 +67,7 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
         raise ValueError(f"{error.argument_name}: {error.message}.") from error
     parser.description = (
         f"{parser.description}\n\n"
-        "  --scale NAME     tiny, small or paper (small)\n"
+        "  --scale NAME     tiny, small, long or paper (small)\n"
         "  --model NAME     which model; nf recipes lists those of each recipe\n"
         "  --data DIR       a store of networks; without it they are made once and kept\n"
         "  --FIELD VALUE    any field of the recipe: nf train RECIPE --help lists them"
@@ -218,7 +218,7 @@ def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or symmetries"
     add("table", help=text)
-    add("--scale", default="small", metavar="NAME", help="tiny, small or paper (small)")
+    add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
     add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
     add("--full-images", action="store_true", help="the full image sets also at small scales; see NF_DATA_ROOT")
     add("--limit", type=int, metavar="N", help="N images of each set")

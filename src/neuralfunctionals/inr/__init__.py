@@ -1,22 +1,25 @@
 """The input networks: sine networks, how they are fitted to images and rendered."""
 
+from neuralfunctionals.inr.coordinate_maps import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.fit import FitResult, choose_engine, fit, fit_values, image_values
 from neuralfunctionals.inr.metrics import psnr
 from neuralfunctionals.inr.patches import patch_pixels, render_patches
 from neuralfunctionals.inr.recipe import RECIPES, FitRecipe, find_recipe
-from neuralfunctionals.inr.render import render, render_images
+from neuralfunctionals.inr.refit import refit
+from neuralfunctionals.inr.render import evaluate_layers, render, render_images
 from neuralfunctionals.inr.siren import CONVENTIONS, Siren, convert_convention, initial_limits, initial_weights
-from neuralfunctionals.inr.turns import turn_images, turn_networks
 
 __all__ = [
     "CONVENTIONS",
     "RECIPES",
+    "AffineMaps",
     "FitRecipe",
     "FitResult",
     "Siren",
     "choose_engine",
     "convert_convention",
+    "evaluate_layers",
     "find_recipe",
     "fit",
     "fit_values",
@@ -24,8 +27,10 @@ __all__ = [
     "image_values",
     "initial_limits",
     "initial_weights",
+    "move_networks",
     "patch_pixels",
     "psnr",
+    "refit",
     "render",
     "render_images",
     "render_patches",

@@ -52,6 +52,7 @@ def fit(
     psnr_db: float | None = None,
     seed: int = 0,
     items: Int[Tensor, "_B 2"] | None = None,
+    start: WeightSpaceFeatures | None = None,
     engine: str = "auto",
     num_threads: int | None = None,
     batch_size: int | None = None,
@@ -71,7 +72,8 @@ def fit(
         convention: How inputs and outputs are meant; see `convert_convention`.
         psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
         seed: One for the whole dataset.
-        items: Source index and copy number of each image; `(0, 0), (1, 0), ...` if missing.
+        items: Source index and copy number of each image. Defaults to `(0, 0), (1, 0), ...`.
+        start: Networks to start from instead of random weights, one for each image; their widths replace `hidden`.
         engine: `"native"` is compiled for this processor on first use and does not depend on batches; `"torch"` runs on
             every device; `"auto"` takes the first that works here.
         num_threads: For the native engine; all cores if missing.
@@ -96,6 +98,7 @@ def fit(
         psnr_db=psnr_db,
         seed=seed,
         items=items,
+        start=start,
         engine=engine,
         num_threads=num_threads,
         batch_size=batch_size,
@@ -134,6 +137,7 @@ def fit_values(
     psnr_db: float | None = None,
     seed: int = 0,
     items: Int[Tensor, "_B 2"] | None = None,
+    start: WeightSpaceFeatures | None = None,
     engine: str = "auto",
     num_threads: int | None = None,
     batch_size: int | None = None,
@@ -151,8 +155,17 @@ def fit_values(
         )
     if not bool(values.isfinite().all() and coordinates.isfinite().all()):
         raise ValueError("Expected finite values and coordinates, but some are NaN or infinite.")
-    spec = NetworkSpec.mlp([coordinates.shape[1], *hidden, values.shape[2]])
+    spec = NetworkSpec.mlp([coordinates.shape[1], *hidden, values.shape[2]]) if start is None else start.spec
     require_siren(spec)
+    if start is not None and (len(start), spec.widths[0], spec.widths[-1]) != (
+        len(values),
+        coordinates.shape[1],
+        values.shape[2],
+    ):
+        raise ValueError(
+            f"Expected {len(values)} networks to start from, with {coordinates.shape[1]} inputs and {values.shape[2]} "
+            f"outputs, but got {len(start)} networks {spec}."
+        )
     if items is None:
         items = torch.stack([torch.arange(len(values)), torch.zeros(len(values), dtype=torch.int64)], dim=1)
     if items.shape != (len(values), 2):
@@ -179,11 +192,14 @@ def fit_values(
     restarts = torch.zeros(len(values), dtype=torch.int32)
     left = torch.arange(len(values))
     for attempt in range(_MAX_RESTARTS + 1):
-        start = initial_weights(spec, items[left], omega=omega, seed=seed, attempt=attempt, convention=convention)
+        if start is not None and attempt == 0:
+            first = start.to_vectors().float().cpu()
+        else:
+            first = initial_weights(spec, items[left], omega=omega, seed=seed, attempt=attempt, convention=convention)
         slower = replace(job, recipe=replace(chosen, learning_rate=chosen.learning_rate * 0.25**attempt))
         found, error, taken = train(
             slower,
-            start,
+            first,
             targets[left],
             num_threads,
             batch_size,

@@ -72,6 +72,7 @@ RECIPES: dict[str, FitRecipe] = {
     "default": FitRecipe(steps=400, learning_rate=3e-3, stop_psnr_db=40.0),
     "fast": FitRecipe(steps=200, learning_rate=1e-2, stop_psnr_db=40.0),
     "sharp": FitRecipe(steps=150, learning_rate=1e-2),
+    "refit": FitRecipe(steps=200, learning_rate=3e-3, stop_psnr_db=40.0),
     "slow": FitRecipe(steps=1000, learning_rate=5e-4, schedule="constant"),
 }
 """Named recipes. `docs/results.md` compares them: speed, quality, and what a reader can do with the weights."""

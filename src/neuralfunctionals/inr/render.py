@@ -40,7 +40,6 @@ def render(
     """
     require_siren(features.spec)
     require_convention(convention)
-    vectors = features.to_vectors()
     dimension = features.spec.widths[0]
     expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
     if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
@@ -52,15 +51,31 @@ def render(
         )
     if convention == "dws":
         coordinates = coordinates.flip(-1)
+    values = evaluate_layers(features, coordinates, omega=omega)[-1]
+    return 2 * values if convention == "dws" else values
+
+
+def evaluate_layers(
+    features: WeightSpaceFeatures, points: Float[Tensor, "*B P D"], *, omega: float
+) -> list[Float[Tensor, "B P _n"]]:
+    """What every layer of each network adds up at each point: arguments of the sines, and the outputs last.
+
+    Args:
+        features: Sine networks, one channel.
+        points: Inputs in the networks' own order, for all networks or for each.
+        omega: Frequency of the sines; arguments are given with it.
+    """
+    dtype = features.tensor.dtype
+    layers: list[Tensor] = []
     # The products behind a sine of frequency 30 need all their digits, whatever the model around computes with.
-    with torch.autocast(vectors.device.type, enabled=False):
-        features = features.to(torch.float32) if vectors.dtype in (torch.bfloat16, torch.float16) else features
-        x = coordinates.to(features.tensor.dtype).expand(len(features), -1, -1)
-        last = features.spec.num_layers - 1
-        for i, (weight, bias) in enumerate(zip(features.weights, features.biases, strict=True)):
+    with torch.autocast(features.tensor.device.type, enabled=False):
+        features = features.to(torch.float32) if dtype in (torch.bfloat16, torch.float16) else features
+        x = points.to(features.tensor.dtype).expand(len(features), -1, -1)
+        for weight, bias in zip(features.weights, features.biases, strict=True):
+            x = torch.sin(layers[-1]) if layers else x
             x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
-            x = x if i == last else torch.sin(omega * x)
-    return 2 * x if convention == "dws" else x
+            layers.append(x if len(layers) == features.spec.num_layers - 1 else omega * x)
+    return layers
 
 
 def render_images(

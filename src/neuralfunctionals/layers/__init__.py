@@ -5,9 +5,10 @@ from neuralfunctionals.layers.block import Block, FeedForward
 from neuralfunctionals.layers.cross_attention import WeightSpaceCrossAttention
 from neuralfunctionals.layers.encoding import FourierFeatures, InputOutputEncoding, LayerEncoding, SinusoidalEncoding
 from neuralfunctionals.layers.linear import DWSLinear, HNPLinear, NPLinear, Pointwise
-from neuralfunctionals.layers.message_passing import MessagePassing
+from neuralfunctionals.layers.neuron_states import NeuronStates
 from neuralfunctionals.layers.norm import LayerNorm, OutputScale, Standardize
 from neuralfunctionals.layers.pooling import HNPPool, NPPool, StatFeatures
+from neuralfunctionals.layers.probes import Probes
 from neuralfunctionals.layers.projection import Project, Unproject
 
 __all__ = [
@@ -20,11 +21,12 @@ __all__ = [
     "InputOutputEncoding",
     "LayerEncoding",
     "LayerNorm",
-    "MessagePassing",
     "NPLinear",
     "NPPool",
+    "NeuronStates",
     "OutputScale",
     "Pointwise",
+    "Probes",
     "Project",
     "SinusoidalEncoding",
     "Standardize",

@@ -11,7 +11,6 @@ from torch import nn
 from neuralfunctionals.layers import cpu_block
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
 from neuralfunctionals.layers.cpu_kernels import feed_forward
-from neuralfunctionals.layers.message_passing import MessagePassing
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -76,9 +75,6 @@ class Block(nn.Module):
 
     $$ Z = W + \mathrm{SA}(\mathrm{LN}(W)), \qquad \mathrm{Block}(W) = Z + \mathrm{MLP}(\mathrm{LN}(Z)) $$
 
-    With `message_passing`, $\mathrm{SA}(\cdot)$ becomes $\mathrm{SA}(\cdot) + \mathrm{MP}(\cdot)$: attention never
-    multiplies a weight with what is known of the neuron behind it; this term does.
-
     For networks with kernels, norms and MLPs act on each kernel position; `Project` and `Unproject` stand around
     the attention.
 
@@ -94,7 +90,6 @@ class Block(nn.Module):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The attention's third term.
         mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
-        message_passing: Whether a `MessagePassing` term of as many gates as heads stands beside the attention.
     """
 
     def __init__(
@@ -108,7 +103,6 @@ class Block(nn.Module):
         symmetry: Symmetry = "NP",
         global_term: GlobalTerm = "reduced",
         mlp: Sharing = "per_layer",
-        message_passing: bool = False,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -117,11 +111,6 @@ class Block(nn.Module):
         self.attention_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.attention = WeightSpaceSelfAttention(
             spec, channels, num_heads, dropout=dropout, symmetry=symmetry, global_term=global_term
-        )
-        self.message_passing = (
-            MessagePassing(spec, channels, channels, num_gates=num_heads, symmetry=symmetry)
-            if message_passing
-            else None
         )
         self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
@@ -134,11 +123,8 @@ class Block(nn.Module):
         norm, attention = self.attention_norm, self.attention
         # The compiled operator knows one projection for all entries, and takes whole networks.
         simple = attention.symmetry == "NP" and not self.spec.has_kernels and attention.global_term != "full"
-        simple = simple and self.message_passing is None
         if not simple or not self._is_compiled(features, norm, attention):
-            normed = norm(features)
-            added = features + attention(normed)
-            return added if self.message_passing is None else added + self.message_passing(normed)
+            return features + attention(norm(features))
         projection = attention.to_qkv.shared
         return features.with_tensor(
             cpu_block.residual_attention(

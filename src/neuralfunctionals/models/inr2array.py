@@ -36,13 +36,17 @@ class Inr2Array(nn.Module, Pretrained):
             `"neuron-graph"` (a `NeuronGraphNet`, which the paper does not have).
         grid_size: Patches `m` along each side.
         latent_channels: Channels `d` of each latent.
-        channels: Width of the encoder.
+        channels: Width of the encoder; channels of the states of a `NeuronGraphNet`.
         num_blocks: Blocks of the encoder; rounds of a `NeuronGraphNet`.
         hidden_channels: Width inside the NFT's MLPs.
         num_heads: Attention heads of the NFT.
         dropout: Dropout of the encoder.
+        standardize: Whether the NFT sees each layer's weights and biases with mean 0 and std 1; see `NFT`.
         fourier_scale: Standard deviation of the Fourier frequencies.
-        latent_mlp: Whether a feed-forward with residual stands behind the NFT's cross-attention.
+        neuron_states: Rounds of message passing before the NFT's attention; see `NFT`.
+        state_channels: Channels of the states that these give.
+        probes: Learned points at which the encoder evaluates the networks; 0 (the default) reads weights only.
+        latent_mlp: Whether a feed-forward with residual stands behind the cross-attention.
         decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
             output is scaled and added to a learned network.
         decoder_channels: Hidden width of the decoder's MLPs.
@@ -64,7 +68,11 @@ class Inr2Array(nn.Module, Pretrained):
         hidden_channels: int = 1024,
         num_heads: int = 4,
         dropout: float = 0.0,
+        standardize: bool = False,
         fourier_scale: float = 3.0,
+        neuron_states: int = 0,
+        state_channels: int = 64,
+        probes: int = 0,
         latent_mlp: bool = True,
         decoder: Literal["separate", "joint"] = "separate",
         decoder_channels: int = 256,
@@ -92,26 +100,27 @@ class Inr2Array(nn.Module, Pretrained):
                 hidden_channels=hidden_channels,
                 num_heads=num_heads,
                 dropout=dropout,
+                standardize=standardize,
                 fourier_scale=fourier_scale,
+                neuron_states=neuron_states,
+                state_channels=state_channels,
+                omega=omega,
+                probes=probes,
                 pooling="latents",
                 num_latents=self.num_latents,
                 latent_channels=latent_channels,
             )
-            if latent_mlp:
-                hidden = 4 * latent_channels
-                self.latent_mlp = nn.Sequential(
-                    nn.LayerNorm(latent_channels), mlp_head(latent_channels, [hidden], latent_channels)
-                )
         elif encoder == "neuron-graph":
             self.encoder = NeuronGraphNet(
                 spec,
                 channels=channels,
                 num_rounds=num_blocks,
                 omega=omega,
+                probes=probes,
                 dropout=dropout,
-                invariant=True,
-                head_channels=(4 * channels,),
-                out_channels=self.num_latents * latent_channels,
+                pooling="latents",
+                num_latents=self.num_latents,
+                latent_channels=latent_channels,
             )
         else:
             self.encoder = NFN(
@@ -125,6 +134,10 @@ class Inr2Array(nn.Module, Pretrained):
                 pooling="NP",
                 head_channels=(1000,),
                 out_channels=self.num_latents * latent_channels,
+            )
+        if latent_mlp and encoder != "nfn":
+            self.latent_mlp = nn.Sequential(
+                nn.LayerNorm(latent_channels), mlp_head(latent_channels, [4 * latent_channels], latent_channels)
             )
         if canonical == "sine":
             self.encoder = Canonical(self.encoder, omega=omega)

@@ -1,48 +1,56 @@
-"""Message passing over the graph of neurons: `NeuronGraphNet`."""
+"""Message passing between neurons: `NeuronGraphNet`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers import OutputScale, Pointwise
-from neuralfunctionals.layers.message_passing import Gates, NeuronRound, ReadNeurons, WriteEntries
+from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
+from neuralfunctionals.layers.neuron_states import (
+    StateCrossAttention,
+    StatePool,
+    WriteEntries,
+    take_out_scales,
+)
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
-
-# Axes: B input networks, D scales (groups times channels), K outputs.
 
 
 class NeuronGraphNet(nn.Module, Pretrained):
     r"""Rounds of message passing between neurons through the weights, and an output layer.
 
     Each neuron has a state of `channels` numbers, updated `num_rounds` times from its neighbours through `W` and `|W|`
-    (see `layers.MessagePassing`). Entries are seen relative to the root mean square of their group in their network,
-    whose logarithm is given to the states. There are far fewer neurons than weights: a round costs a small part of
-    an attention block.
+    (see `layers.NeuronStates`). The output is, by `pooling`,
 
-    The output is features of the same networks, from each entry and the states at its ends by an MLP (equivariant), or
-    a vector, from the mean and maximum of the states of each layer by an MLP (invariant).
+    - `None`: features of the same networks, for instance an edit. Each entry gets an MLP of itself and the states at
+      its ends, and a product of the two states, $\langle U h_j, V h_k \rangle$ (equivariant);
+    - `"latents"`: an array of shape (batch, `num_latents`, `latent_channels`), from queries that attend to all neurons
+      (invariant);
+    - `"vector"`: `out_channels` numbers, from the mean and maximum of the states of each layer by an MLP (invariant).
 
     Symmetry: `"NP"` or `"HNP"`, as asked.
-    References: those of `layers.MessagePassing`.
+    References: those of `layers.NeuronStates`.
 
     Args:
         spec: The input networks.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the neurons' states.
-        num_rounds: Updates of all neurons, in turn from input to output and back.
-        num_gates: Gates of each weight; by default the power of two below the number of its values (channels times
-            kernel positions), 8 at most.
-        symmetry: `"HNP"` gives each input and output neuron a learned first state of its own.
-        omega: Frequency of sine networks: the states then start from sine and cosine of omega times the entries too.
+        num_rounds: Updates of all neurons.
+        hidden_channels: Width inside the updates. Defaults to twice the channels.
+        num_gates: Gates of each weight; see `layers.NeuronStates`.
+        symmetry: `"HNP"` tells input and output neurons apart.
+        omega: Frequency of sine networks, whose biases are then read with their sine and cosine.
+        probes: Learned points at which the networks are evaluated; 0 (the default) reads weights only.
         dropout: Dropout before the output layer.
-        invariant: Whether the output is a vector.
+        pooling: See above.
+        num_latents: Queries that attend to the neurons.
+        latent_channels: Channels of each latent.
         head_channels: Hidden widths of the MLP that gives the vector.
+        entry_channels: Width of the MLP that gives output features.
+        rank: Length of the vectors in the product of two states.
         output_scale: First value of the learned scales of the output features.
 
     Example:
@@ -58,56 +66,66 @@ class NeuronGraphNet(nn.Module, Pretrained):
         *,
         in_channels: int = 1,
         out_channels: int = 1,
-        channels: int = 96,
-        num_rounds: int = 4,
+        channels: int = 64,
+        num_rounds: int = 5,
+        hidden_channels: int | None = None,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
         omega: float | None = None,
+        probes: int = 0,
         dropout: float = 0.0,
-        invariant: bool = False,
-        head_channels: Sequence[int] = (192,),
-        output_scale: float = 0.01,
+        pooling: Literal["vector", "latents"] | None = None,
+        num_latents: int = 16,
+        latent_channels: int = 64,
+        head_channels: Sequence[int] = (256,),
+        entry_channels: int = 64,
+        rank: int = 32,
+        output_scale: float = 0.03,
     ) -> None:
         super().__init__()
+        if pooling not in (None, "vector", "latents"):
+            raise ValueError(f"Expected pooling None, 'vector' or 'latents', but got {pooling!r}.")
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         self.symmetry: Symmetry = symmetry
-        self.omega = omega
-        seen_channels = in_channels if omega is None else 3 * in_channels
-        values = in_channels * max(layer.kernel_size for layer in spec.layers)
-        num_gates = 1 << min(3, values.bit_length() - 1) if num_gates is None else num_gates
-        self.read = ReadNeurons(spec, seen_channels, channels, symmetry)
-        self.read_scales = nn.Linear(len(spec.groups) * in_channels, len(spec.widths) * channels)
-        self.gates = Gates(spec, in_channels, channels, num_gates)
-        self.rounds = nn.ModuleList(NeuronRound(spec, channels, forwards=n % 2 == 0) for n in range(num_rounds))
+        self.states = NeuronStates(
+            spec,
+            in_channels,
+            channels,
+            num_rounds=num_rounds,
+            hidden_channels=hidden_channels,
+            num_gates=num_gates,
+            symmetry=symmetry,
+            omega=omega,
+            probes=probes,
+            derivatives=pooling is None,
+        )
         self.dropout = nn.Dropout(dropout)
-        if invariant:
-            self.head = mlp_head(2 * channels * len(spec.widths), head_channels, out_channels, dropout)
+        self.pooling = pooling
+        if pooling == "vector":
+            self.pool = StatePool(self.states)
+            size = self.pool.out_channels
+            self.head = nn.Sequential(nn.LayerNorm(size), mlp_head(size, head_channels, out_channels, dropout))
+        elif pooling == "latents":
+            self.out_channels = latent_channels
+            self.head = StateCrossAttention(self.states, latent_channels, num_latents)
         else:
-            self.head = None
-            self.write = WriteEntries(spec, channels, channels)
-            self.skip = Pointwise(spec, seen_channels, channels)
-            self.output = nn.Sequential(
-                Pointwise(spec, channels, out_channels), OutputScale(spec, out_channels, initial=output_scale)
-            )
+            self.write = WriteEntries(self.states, entry_channels)
+            self.skip = Pointwise(spec, in_channels, entry_channels)
+            self.entries = Pointwise(spec, entry_channels, out_channels)
+            self.product = WriteEntries(self.states, out_channels, rank=rank)
+            self.scale = OutputScale(spec, out_channels, initial=output_scale)
 
-    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B K"]:
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "NeuronGraphNet")
-        raw, (features, scales) = features, _take_out_scales(features)
-        seen = features
-        if self.omega is not None:
-            angles = raw * self.omega
-            seen = WeightSpaceFeatures.stack([features, angles.map(torch.sin), angles.map(torch.cos)])
-        from_scales = self.read_scales(scales.log()).chunk(len(self.spec.widths), dim=-1)
-        states = [h + s[:, None] for h, s in zip(self.read(seen), from_scales, strict=True)]
-        gates = self.gates(features)
-        for update in self.rounds:
-            states = update(states, gates)
-        if self.head is not None:
-            pooled = [value for h in states for value in (h.mean(1), h.amax(1))]
-            return self.head(self.dropout(torch.cat(pooled, dim=-1)))
-        hidden = self.write(states) + self.skip(seen)
-        return self.output(hidden.map(nn.functional.gelu).map(self.dropout))
+        states = self.states(features)
+        if self.pooling == "vector":
+            return self.head(self.dropout(self.pool(states)))
+        if self.pooling == "latents":
+            return self.head(states)
+        hidden = self.write(states) + self.skip(take_out_scales(features)[0])
+        added = self.entries(hidden.map(nn.functional.gelu).map(self.dropout))
+        return self.scale(added + self.product(states))
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
@@ -117,19 +135,9 @@ class NeuronGraphNet(nn.Module, Pretrained):
     @classmethod
     def classification(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
         """A classifier of sine networks into ten classes."""
-        return cls(spec, **{"invariant": True, "out_channels": 10, "omega": 30.0, **changes})
+        return cls(spec, **{"pooling": "vector", "out_channels": 10, "omega": 30.0, **changes})
 
     @classmethod
     def generalization(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
         """A predictor of a CNN's test accuracy, as a logit."""
-        return cls(spec, **{"invariant": True, "dropout": 0.1, **changes})
-
-
-def _take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, Float[Tensor, "B D"]]:
-    """Each entry relative to the root mean square of its group, and these, for each channel."""
-    squares = [x.flatten(1, -2).square().mean(1) for x in features.split()]
-    scales = torch.stack(squares, dim=1).add(1e-12).sqrt()
-    spread = [
-        scale[:, None].expand(-1, g.size, -1) for g, scale in zip(features.spec.groups, scales.unbind(1), strict=True)
-    ]
-    return features.with_tensor(features.tensor / torch.cat(spread, dim=1)), scales.flatten(1)
+        return cls(spec, **{"pooling": "vector", "dropout": 0.1, **changes})

@@ -13,12 +13,14 @@ from neuralfunctionals.layers import (
     InputOutputEncoding,
     LayerEncoding,
     LayerNorm,
+    NeuronStates,
     NPPool,
     OutputScale,
     Pointwise,
     Standardize,
     WeightSpaceCrossAttention,
 )
+from neuralfunctionals.layers.neuron_states import WriteEntries
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -52,7 +54,11 @@ class NFT(nn.Module, Pretrained):
         io_encoding: Whether learned encodings tell input and output neurons apart.
         global_term: Third term of the attention: `"reduced"`, `"full"` or `"none"`.
         mlp: Norms and MLPs `"per_layer"` (the paper's) or `"shared"`.
-        message_passing: Whether message passing between neurons stands beside the attention of each block.
+        neuron_states: Rounds of message passing that give each neuron a state before the attention (see
+            `layers.NeuronStates`); each token starts with maps of the states at its ends added. 0 is the paper's model.
+        state_channels: Channels of these states.
+        omega: Frequency of sine networks, for states and probes.
+        probes: Learned points at which the networks are evaluated (see `layers.Probes`); 0 reads weights only.
         pooling: See above.
         num_latents: Queries of the cross-attention.
         latent_channels: Channels of each latent.
@@ -84,7 +90,10 @@ class NFT(nn.Module, Pretrained):
         io_encoding: bool = True,
         global_term: Literal["reduced", "full", "none"] = "reduced",
         mlp: Literal["per_layer", "shared"] = "per_layer",
-        message_passing: bool = False,
+        neuron_states: int = 0,
+        state_channels: int = 64,
+        omega: float | None = None,
+        probes: int = 0,
         pooling: Literal["latents", "cross_attention", "NP", "HNP"] | None = None,
         num_latents: int = 16,
         latent_channels: int = 256,
@@ -114,12 +123,24 @@ class NFT(nn.Module, Pretrained):
                     symmetry=symmetry,
                     global_term=global_term,
                     mlp=mlp,
-                    message_passing=message_passing,
                 )
                 for _ in range(num_blocks)
             ),
             LayerNorm(spec, channels, per_layer=mlp == "per_layer"),
         )
+        self.states = None
+        if neuron_states or probes:
+            self.states = NeuronStates(
+                spec,
+                in_channels,
+                state_channels,
+                num_rounds=neuron_states,
+                symmetry=self.symmetry,
+                omega=omega,
+                probes=probes,
+                derivatives=pooling is None,
+            )
+            self.write_states = WriteEntries(self.states, channels)
         attention = (spec, channels, latent_channels, num_latents)
         if pooling is None:
             self.output = nn.Sequential(
@@ -141,7 +162,10 @@ class NFT(nn.Module, Pretrained):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "NFT")
-        return self.output(self.blocks(self.encode(features)))
+        tokens = self.encode(features)
+        if self.states is not None:
+            tokens = tokens + self.write_states(self.states(features))
+        return self.output(self.blocks(tokens))
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NFT":

@@ -7,7 +7,13 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers import FourierFeatures, NPLinear, SinusoidalEncoding, WeightSpaceCrossAttention
+from neuralfunctionals.layers import (
+    FourierFeatures,
+    NPLinear,
+    SinusoidalEncoding,
+    Standardize,
+    WeightSpaceCrossAttention,
+)
 from neuralfunctionals.models.heads import latent_block
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -23,6 +29,7 @@ class SpatialNFN(nn.Module, Pretrained):
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Length of the output vector.
         channels: Channels after each NP layer.
+        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; see `NFN`.
         num_frequencies: Fourier features of the input.
         fourier_scale: Standard deviation of the Fourier frequencies.
         grid_size: Side of the array.
@@ -42,6 +49,7 @@ class SpatialNFN(nn.Module, Pretrained):
         in_channels: int = 1,
         out_channels: int = 10,
         channels: Sequence[int] = (512, 512, 512),
+        standardize: bool = False,
         num_frequencies: int = 128,
         fourier_scale: float = 3.0,
         grid_size: int = 8,
@@ -59,7 +67,7 @@ class SpatialNFN(nn.Module, Pretrained):
         self.grid_size = grid_size
         fourier = FourierFeatures(spec, in_channels, num_frequencies, scale=fourier_scale)
         encoding = SinusoidalEncoding(spec, fourier.out_channels)
-        self.encode = nn.Sequential(fourier, encoding)
+        self.encode = nn.Sequential(*([Standardize(spec, in_channels)] if standardize else []), fourier, encoding)
         widths = [encoding.out_channels, *channels]
         self.hidden = nn.ModuleList(NPLinear(spec, a, b) for a, b in itertools.pairwise(widths))
         self.pool = WeightSpaceCrossAttention(spec, widths[-1], latent_channels, grid_size**2)

@@ -44,7 +44,8 @@ class Recipe:
 
 _EDITING_COST: dict[Scale, str] = {
     "tiny": "seconds",
-    "small": "3 minutes on two cores",
+    "small": "10 minutes of one core",
+    "long": "2 hours of one core",
     "paper": "2 hours on a GPU (the paper's figure); about a week on two cores",
 }
 
@@ -116,7 +117,7 @@ def find_run(
 
     Args:
         recipe: One of `RECIPES`.
-        scale: `tiny`, `small` or `paper`.
+        scale: `tiny`, `small`, `long` or `paper`.
         model: One of the recipe's models; its first if missing.
         data: The store to learn from, if there is one: latents have models of their own.
 

@@ -1,4 +1,4 @@
-"""Editing INRs: the five tasks of the paper's Tables 2 and 4, at three scales."""
+"""Editing INRs: the five tasks of the paper's Tables 2 and 4, at four scales."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 
 from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.models import NeuronGraphNet
-from neuralfunctionals.recipes import functionals
+from neuralfunctionals.models import NFN, NFT, NeuronGraphNet
 from neuralfunctionals.recipes.functionals import Functional
-from neuralfunctionals.recipes.run import SAMPLES, DataConfig, EditConfig, Run, Scale
+from neuralfunctionals.recipes.run import SAMPLES, DataConfig, EditConfig, Run, Scale, training_of
 from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig
+from neuralfunctionals.tasks.edit import TURNABLE
 
 TASKS: dict[str, EditConfig] = {
     "edit/mnist-erode": EditConfig("erode"),
@@ -24,10 +24,17 @@ TASKS: dict[str, EditConfig] = {
 }
 """The recipes and what each learns."""
 
-MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp", "neuron-graph")
+FUNCTIONALS: dict[str, Functional] = {
+    "neuron-graph": Functional(NeuronGraphNet, set_by_data=("omega",)),
+    "nft-states": Functional(NFT, {"symmetry": "NP"}, set_by_data=("omega",)),
+    "nft": Functional(NFT, {"symmetry": "NP"}, set_by_data=("omega",)),
+    "nft-hnp": Functional(NFT, {"symmetry": "HNP", "io_encoding": False}, set_by_data=("omega",)),
+    "nfn-np": Functional(NFN, {"symmetry": "NP"}),
+    "nfn-hnp": Functional(NFN, {"symmetry": "HNP"}),
+}
+"""The editors, by name; the first is the default."""
+MODELS = tuple(FUNCTIONALS)
 """The models that can edit."""
-FUNCTIONALS = {**functionals.FUNCTIONALS, "neuron-graph": Functional(NeuronGraphNet, set_by_data=("omega",))}
-"""What their names stand for."""
 
 
 def full_images(recipe: str) -> str:
@@ -37,12 +44,15 @@ def full_images(recipe: str) -> str:
 
 def edit_run(recipe: str, scale: Scale, model: str) -> Run:
     """The run of a recipe for a model."""
-    return {"paper": _paper, "small": _small, "tiny": _tiny}[scale](recipe, model)
+    if scale == "paper":
+        return _paper(recipe, model)
+    return _tiny(recipe, model) if scale == "tiny" else _timed(recipe, scale, model)
 
 
 def options_from(run: Run, dataset: WeightDataset) -> dict[str, Any]:
     """Arguments of the model that follow from the data."""
-    return {"omega": dataset.provenance.get("omega", 30.0)} if run.model_name == "neuron-graph" else {}
+    needs_omega = "omega" in FUNCTIONALS[run.model_name].set_by_data
+    return {"omega": dataset.provenance.get("omega", 30.0)} if needs_omega else {}
 
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
@@ -51,6 +61,7 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
     return EditTask(
         model,
         edit=run.task.edit,
+        augment=run.task.augment,
         omega=made.get("omega", 30.0),
         convention=made.get("convention", "paper"),
         optimizer=run.optimizer,
@@ -58,21 +69,31 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> EditTask:
     )
 
 
+_NFT_PAPER: dict[str, Any] = {
+    "channels": 256,
+    "num_blocks": 4,
+    "hidden_channels": 512,
+    "num_heads": 8,
+    "dropout": 0.1,
+    "fourier_scale": 3.0,
+}
+
+
 def _paper(recipe: str, model: str) -> Run:
     """The appendix: 50,000 steps of 32 networks, Adam at 1e-3 after 10,000 steps of warm-up; 7 M parameters."""
-    nft = {
-        "channels": 256,
-        "num_blocks": 4,
-        "hidden_channels": 512,
-        "num_heads": 8,
-        "dropout": 0.1,
-        "fourier_scale": 3.0,
-    }
+    has_colours = full_images(recipe) == "cifar10"
     return Run(
         recipe,
         "paper",
         model,
-        model=_options(model, nft, 236, 147 if full_images(recipe) == "cifar10" else 217, 256),
+        model={
+            "neuron-graph": {"channels": 128, "num_rounds": 6},
+            "nft-states": {**_NFT_PAPER, "neuron_states": 4},
+            "nft": _NFT_PAPER,
+            "nft-hnp": _NFT_PAPER,
+            "nfn-np": {"channels": [236] * 3},
+            "nfn-hnp": {"channels": [147 if has_colours else 217] * 3},
+        }[model],
         task=TASKS[recipe],
         data=DataConfig(images=full_images(recipe)),
         optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
@@ -80,60 +101,68 @@ def _paper(recipe: str, model: str) -> Run:
     )
 
 
-_SMALL = {
-    "nft": (1e-2, 1000, 100),
-    "nft-hnp": (1e-2, 1000, 100),
-    "nfn-np": (3e-3, 3000, 250),
-    "nfn-hnp": (1e-2, 3000, 250),
-    "neuron-graph": (5e-3, 1000, 100),
+_NFT: dict[str, Any] = {
+    "channels": 32,
+    "num_blocks": 2,
+    "hidden_channels": 64,
+    "num_heads": 4,
+    "standardize": True,
+    "fourier_scale": 0.3,
 }
-"""Learning rate, steps and steps between validations. Linear layers are faster: the models train for about as long."""
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "neuron-graph": {"channels": 64, "num_rounds": 5},
+    "nft-states": {**_NFT, "neuron_states": 3, "state_channels": 64},
+    "nft": _NFT,
+    "nft-hnp": _NFT,
+    "nfn-np": {"channels": [39] * 3, "standardize": True},
+    "nfn-hnp": {"channels": [38] * 3, "standardize": True},
+}
+"""Models of the scales `small` and `long`."""
+_TRAINING: dict[str, tuple[float, int, int]] = {
+    "neuron-graph": (2.5e-3, 64, 3000),
+    "nft-states": (3e-3, 32, 1500),
+    "nft": (3e-3, 32, 1500),
+    "nft-hnp": (3e-3, 32, 1500),
+    "nfn-np": (3e-3, 32, 5000),
+    "nfn-hnp": (1e-2, 32, 5000),
+}
+"""Learning rate, batch, and steps that take ten minutes of one core."""
 
 
-def _small(recipe: str, model: str) -> Run:
-    """At most three minutes on two cores: smaller models of one size, fewer steps and a rate that falls to zero.
-
-    The rates, and that NFNs see standardized weights, were chosen by the validation error of MNIST dilate.
-    """
-    nft = _nft(channels=64, num_blocks=2, hidden_channels=128, num_heads=4, dropout=0.0)
-    rate, steps, val_every = _SMALL[model]
-    options = _options(model, nft, 39, 26 if full_images(recipe) == "cifar10" else 38, 48)
+def _timed(recipe: str, scale: Scale, model: str) -> Run:
+    """Full training sets, canonical weights, and as many steps as the scale has time for."""
+    rate, batch, steps = _TRAINING[model]
+    task = TASKS[recipe]
+    optimizer = OptimizerConfig("adamw", lr=rate, weight_decay=0.01, beta2=0.98, schedule="cosine", clip_norm=1.0)
     return replace(
         _paper(recipe, model),
-        scale="small",
-        model={**options, "standardize": True} if model.startswith("nfn") else options,
-        data=DataConfig(images=SAMPLES[full_images(recipe)]),
-        optimizer=OptimizerConfig("adam", lr=rate, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0),
-        training=TrainingConfig(steps=steps, batch_size=16, val_every=val_every, log_every=10),
+        scale=scale,
+        model=_OPTIONS[model],
+        task=replace(task, augment="turns" if task.edit in TURNABLE else "none"),
+        canonical="sine",
+        **training_of(scale, steps, batch, optimizer),
     )
+
+
+_NFT_TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2}
+_TINY: dict[str, dict[str, Any]] = {
+    "neuron-graph": {"channels": 8, "num_rounds": 2, "entry_channels": 8, "rank": 4},
+    "nft-states": {**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
+    "nft": _NFT_TINY,
+    "nft-hnp": _NFT_TINY,
+    "nfn-np": {"channels": [4] * 3},
+    "nfn-hnp": {"channels": [4] * 3},
+}
 
 
 def _tiny(recipe: str, model: str) -> Run:
     """Seconds: proves the pipeline, not the model."""
-    small = _small(recipe, model)
-    nft = _nft(channels=8, num_blocks=1, hidden_channels=16, num_heads=2, dropout=0.0)
+    small = _timed(recipe, "small", model)
     return replace(
         small,
         scale="tiny",
-        model=_options(model, nft, 4, 4, 8),
-        data=replace(small.data, limit=64, fit="fast"),
+        model=_TINY[model],
+        data=DataConfig(images=SAMPLES[full_images(recipe)], limit=64, fit="fast"),
         optimizer=replace(small.optimizer, warmup_steps=5),
         training=TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5),
     )
-
-
-def _nft(**options: Any) -> dict[str, Any]:
-    return {**options, "fourier_scale": 3.0}
-
-
-def _options(
-    model: str, nft: dict[str, Any], np_channels: int, hnp_channels: int, graph_channels: int
-) -> dict[str, Any]:
-    """Options that give all models about as many parameters; HNP layers have more of them with three colours."""
-    return {
-        "nft": nft,
-        "nft-hnp": nft,
-        "nfn-np": {"channels": [np_channels] * 3},
-        "nfn-hnp": {"channels": [hnp_channels] * 3},
-        "neuron-graph": {"channels": graph_channels, "output_scale": 0.03},
-    }[model]

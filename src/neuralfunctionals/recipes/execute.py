@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from neuralfunctionals import __version__
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.layers import Standardize
-from neuralfunctionals.models import Canonical
+from neuralfunctionals.models import Canonical, league
 from neuralfunctionals.recipes.catalog import RECIPES
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.functionals import build_model, load_model
@@ -200,6 +200,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
         "recipe": run.recipe,
         "scale": run.scale,
         "model": run.model_name,
+        "league": league(task.model),
         "seed": run.seed,
         "parameters": directory.read_config()["parameters"],
         "steps": curve[-1]["step"],

@@ -28,6 +28,7 @@ class Functional:
 
 
 FUNCTIONALS: dict[str, Functional] = {
+    "nft-states": Functional(NFT, {"symmetry": "NP"}),
     "nft": Functional(NFT, {"symmetry": "NP"}),
     "nft-hnp": Functional(NFT, {"symmetry": "HNP", "io_encoding": False}),
     "nfn-np": Functional(NFN, {"symmetry": "NP"}),

@@ -1,4 +1,4 @@
-"""Predicting the test accuracy of CNNs: the two zoos of the paper's Table 3, at three scales."""
+"""Predicting the test accuracy of CNNs: the two zoos of the paper's Table 3, at four scales."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from neuralfunctionals.tasks import GeneralizationTask, OptimizerConfig, Trainin
 IMAGES = {"generalization/cifar10-grey": "cifar10", "generalization/svhn-grey": "svhn-grey"}
 """The recipes and the full image sets that their CNNs classify."""
 
-MODELS = ("nft", "nft-hnp", "nfn-np", "nfn-hnp", "statnn", "neuron-graph")
-"""The models that can predict."""
+MODELS = ("neuron-graph", "nft-states", "nft", "nft-hnp", "nfn-np", "nfn-hnp", "statnn")
+"""The models that can predict; the first is the default."""
 
 COST: dict[Scale, str] = {
     "tiny": "seconds",
-    "small": "3 minutes on two cores, and as long for the zoo of a sample; about 25 minutes for that of a full set",
+    "small": "5 minutes of one core, and about 45 minutes of one core for its zoo",
+    "long": "15 minutes of one core, and about 45 minutes of one core for its zoo",
     "paper": "5 hours on a GPU (the paper's figure); about six days on two cores for a zoo of 30,000",
 }
 """What a run takes, by scale."""
@@ -30,7 +31,9 @@ _SAMPLES = {"cifar10": "fashion-sample", "svhn-grey": "mnist-sample"}
 
 def generalization_run(recipe: str, scale: Scale, model: str) -> Run:
     """The run of a recipe for a model."""
-    return {"paper": _paper, "small": _small, "tiny": _tiny}[scale](recipe, model)
+    if scale == "paper":
+        return _paper(recipe, model)
+    return _tiny(recipe, model) if scale == "tiny" else _timed(recipe, scale, model)
 
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> GeneralizationTask:
@@ -60,6 +63,7 @@ def _paper(recipe: str, model: str) -> Run:
 
 
 _SMALL_TRAINING = {
+    "nft-states": (1e-3, 800),
     "nft": (1e-3, 800),
     "nft-hnp": (1e-3, 800),
     "nfn-np": (3e-3, 2000),
@@ -70,10 +74,10 @@ _SMALL_TRAINING = {
 """Learning rate, of four by validation, and steps: the cheaper the model, the more."""
 
 
-def _small(recipe: str, model: str) -> Run:
-    """At most three minutes on two cores: smaller models, fewer steps and a rate that falls to zero.
+def _timed(recipe: str, scale: Scale, model: str) -> Run:
+    """Smaller models, fewer steps and a rate that falls to zero; `long` has three times the steps of `small`.
 
-    The zoo has 800 CNNs of 25 epochs on up to 16,000 images, for SVHN 400 of 50 epochs on all, at batch 64.
+    The zoo has 800 CNNs of 25 epochs on up to 24,000 images, for SVHN 400 of 50 epochs on all, at batch 64.
     """
     nft = {"channels": 32, "num_blocks": 2, "hidden_channels": 64, "num_heads": 4, "dropout": 0.0}
     options = _options(model, nft, nfn_channels=[16, 16, 5], graph_channels=32, head_channels=[256, 256])
@@ -82,13 +86,14 @@ def _small(recipe: str, model: str) -> Run:
     if model == "nfn-np":  # validation also chose no encoding: its many constant channels drown the weights' one
         options = {**options, "io_encoding": "none"}
     rate, steps = _SMALL_TRAINING[model]
-    count, epochs, limit = (800, 25, 16_000) if IMAGES[recipe] == "cifar10" else (400, 50, None)
+    steps = 3 * steps if scale == "long" else steps
+    count, epochs, limit = (800, 25, 24_000) if IMAGES[recipe] == "cifar10" else (400, 50, None)
     return replace(
         _paper(recipe, model),
-        scale="small",
+        scale=scale,
         model={**options, "standardize": True} if model in ("nfn-np", "nfn-hnp", "statnn") else options,
         data=ZooConfig(
-            images=_SAMPLES[IMAGES[recipe]],
+            images=IMAGES[recipe],
             count=count,
             epochs=epochs,
             batch_size=64,
@@ -102,13 +107,13 @@ def _small(recipe: str, model: str) -> Run:
 
 def _tiny(recipe: str, model: str) -> Run:
     """Seconds: proves the pipeline, not the model."""
-    small = _small(recipe, model)
+    small = _timed(recipe, "small", model)
     nft = {"channels": 8, "num_blocks": 1, "hidden_channels": 8, "num_heads": 2, "dropout": 0.0}
     return replace(
         small,
         scale="tiny",
         model=_options(model, nft, nfn_channels=[4, 4], graph_channels=8, head_channels=[32]),
-        data=replace(small.data, count=40, epochs=12, limit_images=600),
+        data=replace(small.data, images=_SAMPLES[IMAGES[recipe]], count=40, epochs=12, limit_images=600),
         optimizer=replace(small.optimizer, lr=1e-2, warmup_steps=5),
         training=TrainingConfig(steps=20, batch_size=4, val_every=10, log_every=5),
     )
@@ -125,10 +130,11 @@ def _options(
     attention = {**nft, "fourier_scale": 3.0, "pooling": "HNP", "head_channels": head_channels}
     linear = {"channels": nfn_channels, "pooling": "HNP", "head_channels": head_channels}
     return {
+        "nft-states": {**attention, "neuron_states": 2, "state_channels": graph_channels},
         "nft": attention,
         "nft-hnp": attention,
         "nfn-np": linear,
         "nfn-hnp": linear,
         "statnn": {"head_channels": head_channels},
-        "neuron-graph": {"channels": graph_channels, "dropout": 0.1, "invariant": True},
+        "neuron-graph": {"channels": graph_channels, "dropout": 0.1, "pooling": "vector"},
     }[model]

@@ -1,4 +1,4 @@
-"""Inr2Array: the autoencoders of the paper's Table 5 and Figure 3, at three scales."""
+"""Inr2Array: the autoencoders of the paper's Table 5 and Figure 3, at four scales."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from torch import nn
 
 from neuralfunctionals.models import Inr2Array
 from neuralfunctionals.recipes.functionals import Functional
-from neuralfunctionals.recipes.run import SAMPLES, DataConfig, ReconstructConfig, Run, Scale
+from neuralfunctionals.recipes.run import SAMPLES, DataConfig, ReconstructConfig, Run, Scale, training_of
 from neuralfunctionals.tasks import OptimizerConfig, ReconstructTask, TrainingConfig
 
+_ENCODERS = {"neuron-graph": "neuron-graph", "nft-states": "nft", "nft": "nft", "nfn": "nfn"}
 FUNCTIONALS: dict[str, Functional] = {
-    name: Functional(Inr2Array, {"encoder": name}, set_by_data=("omega",), has_canonical=True)
-    for name in ("nft", "nfn", "neuron-graph")
+    name: Functional(Inr2Array, {"encoder": encoder}, set_by_data=("omega",), has_canonical=True)
+    for name, encoder in _ENCODERS.items()
 }
-"""The encoders, by name; the last is not the paper's."""
+"""The encoders, by name; the first is the default. The last two are the paper's."""
 
 
 def reconstruct_run(recipe: str, scale: Scale, model: str) -> Run:
     """The run of a recipe for an encoder."""
-    return {"paper": _paper, "small": _small, "tiny": _tiny}[scale](recipe, model)
+    if scale == "paper":
+        return _paper(recipe, model)
+    return _tiny(recipe, model) if scale == "tiny" else _timed(recipe, scale, model)
 
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> ReconstructTask:
@@ -39,14 +42,23 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> Reconstruc
     )
 
 
+_NFT_PAPER = {"hidden_channels": 1024, "num_heads": 4}
+_PAPER: dict[str, dict[str, Any]] = {
+    "neuron-graph": {},
+    "nft-states": {**_NFT_PAPER, "neuron_states": 4},
+    "nft": _NFT_PAPER,
+    "nfn": {},
+}
+
+
 def _paper(recipe: str, model: str) -> Run:
     """The appendix: 200,000 steps of 64 networks, ten for each image; 22 M parameters with the NFT encoder."""
+    shared = {"channels": 256, "num_blocks": 6, "fourier_scale": 3.0, "grid_size": 4, "latent_channels": 256}
     return Run(
         recipe,
         "paper",
         model,
-        model={"channels": 256, "num_blocks": 6, "fourier_scale": 3.0, "grid_size": 4, "latent_channels": 256}
-        | ({"hidden_channels": 1024, "num_heads": 4} if model == "nft" else {}),
+        model={**shared, **_PAPER[model]},
         task=ReconstructConfig(),
         data=DataConfig(images=recipe.removeprefix("inr2array/"), copies=10),
         optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
@@ -54,40 +66,66 @@ def _paper(recipe: str, model: str) -> Run:
     )
 
 
-def _small(recipe: str, model: str) -> Run:
-    """At most three minutes on two cores; linear layers are faster and get more steps."""
+_SHARED: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256}
+_NFT: dict[str, Any] = {
+    **_SHARED,
+    "channels": 32,
+    "num_blocks": 2,
+    "hidden_channels": 64,
+    "num_heads": 4,
+    "standardize": True,
+    "fourier_scale": 0.3,
+}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "neuron-graph": {**_SHARED, "channels": 64, "num_blocks": 5},
+    "nft-states": {**_NFT, "neuron_states": 3, "state_channels": 64},
+    "nft": _NFT,
+    "nfn": {**_SHARED, "channels": 64, "num_blocks": 2, "fourier_scale": 0.3, "standardize": True},
+}
+"""Models of the scales `small` and `long`."""
+_TRAINING: dict[str, tuple[float, int, int]] = {
+    "neuron-graph": (2e-3, 64, 5000),
+    "nft-states": (2e-3, 32, 2000),
+    "nft": (2e-3, 32, 2000),
+    "nfn": (1e-3, 32, 3000),
+}
+"""Learning rate, batch, and steps that take ten minutes of one core."""
+
+
+def _timed(recipe: str, scale: Scale, model: str) -> Run:
+    """Full training sets, canonical weights, and as many steps as the scale has time for."""
+    rate, batch, steps = _TRAINING[model]
     paper = _paper(recipe, model)
-    steps, batch_size = {"nft": (800, 16), "nfn": (1200, 16), "neuron-graph": (1600, 32)}[model]
-    num_blocks = 4 if model == "neuron-graph" else 2
-    nft = {"hidden_channels": 128, "num_heads": 4} if model == "nft" else {}
+    optimizer = OptimizerConfig("adamw", lr=rate, weight_decay=0.01, beta2=0.98, schedule="cosine", clip_norm=1.0)
     return replace(
         paper,
-        scale="small",
-        model={
-            **paper.model,
-            "channels": 64,
-            "num_blocks": num_blocks,
-            "latent_channels": 64,
-            "decoder_channels": 128,
-            **nft,
-        },
-        data=DataConfig(images=SAMPLES[paper.data.images]),
-        optimizer=OptimizerConfig(
-            "adamw", lr=1e-3, weight_decay=0.01, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0
-        ),
-        training=TrainingConfig(steps=steps, batch_size=batch_size, val_every=steps // 8, log_every=10),
+        scale=scale,
+        model=_OPTIONS[model],
+        task=ReconstructConfig(augment="affine"),
+        data=DataConfig(images=paper.data.images),
+        canonical="sine",
+        **training_of(scale, steps, batch, optimizer),
     )
+
+
+_NFT_TINY: dict[str, Any] = {"hidden_channels": 16, "num_heads": 2}
+_TINY: dict[str, dict[str, Any]] = {
+    "neuron-graph": {},
+    "nft-states": {**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
+    "nft": _NFT_TINY,
+    "nfn": {},
+}
 
 
 def _tiny(recipe: str, model: str) -> Run:
     """Seconds: proves the pipeline, not the model."""
-    small = _small(recipe, model)
-    nft = {"hidden_channels": 16, "num_heads": 2} if model == "nft" else {}
+    small = _timed(recipe, "small", model)
+    sizes = {"channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16}
     return replace(
         small,
         scale="tiny",
-        model={**small.model, "channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16, **nft},
-        data=replace(small.data, limit=64, fit="fast"),
+        model={**sizes, **_TINY[model]},
+        data=DataConfig(images=SAMPLES[small.data.images], limit=64, fit="fast"),
         optimizer=replace(small.optimizer, warmup_steps=5),
         training=TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5),
     )

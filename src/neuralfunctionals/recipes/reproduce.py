@@ -37,7 +37,7 @@ def reproduce(
     Args:
         name: One of `TABLES`.
         out: A directory that gets one run directory for each run, `table.md` and pictures; one begun is continued.
-        scale: `tiny`, `small` or `paper`.
+        scale: `tiny`, `small`, `long` or `paper`.
         full_images: Whether small scales use the full image sets instead of the embedded samples.
         limit: This many images of each set.
         stores: Stores of networks for some recipes, instead of what they would make.

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from neuralfunctionals.tasks import OptimizerConfig, TrainingConfig
+from neuralfunctionals.tasks.augment import Augment
 
-Scale: TypeAlias = Literal["tiny", "small", "paper"]
-SCALES: tuple[Scale, ...] = ("tiny", "small", "paper")
-"""Seconds on a laptop; minutes on two cores; the paper's own hyperparameters."""
+Scale: TypeAlias = Literal["tiny", "small", "long", "paper"]
+SCALES: tuple[Scale, ...] = ("tiny", "small", "long", "paper")
+"""Seconds on a laptop; ten minutes of one core; two hours of one core; the paper's own hyperparameters."""
 
 Canonical: TypeAlias = Literal["none", "sine"]
 SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
@@ -60,6 +61,8 @@ class EditConfig:
 
     edit: Literal["dilate", "erode", "gradient", "contrast"] = "dilate"
     """What the edited networks shall show."""
+    augment: Literal["none", "turns"] = "none"
+    """Rotate and reflect training networks and targets at random; for dilate only."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ class ReconstructConfig:
 
     target: Literal["inr", "image"] = "inr"
     """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
-    augment: bool = False
-    """Rotate and reflect each training network and its target at random."""
+    augment: Augment = "none"
+    """Move training networks and targets at random: by mild affine maps, or by rotations and reflections."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,12 @@ class ClassifyConfig:
     """Number of classes."""
     mixup_alpha: float = 0.0
     """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
-    augment: bool = False
-    """Give each training network signs and half turns of its own at random."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes."""
+    augment: Augment = "none"
+    """Move training networks at random: by mild affine maps, or by rotations and reflections."""
+    mirror: bool = False
+    """Mirror every second network too."""
 
 
 TaskConfig: TypeAlias = EditConfig | ReconstructConfig | ClassifyConfig | GeneralizationConfig
@@ -185,3 +192,21 @@ def with_steps(run: Run, steps: int) -> Run:
     nearest = min(divisors, key=lambda n: abs(math.log(n / wanted)))
     values = {"training.steps": steps, "training.val_every": nearest}
     return with_values(run, {**values, "optimizer.warmup_steps": round(share * run.optimizer.warmup_steps)})
+
+
+_TIMES: dict[Scale, int] = {"small": 1, "long": 12}
+"""How many times the steps of `small` a scale has."""
+
+
+def training_of(scale: Scale, steps: int, batch_size: int, optimizer: OptimizerConfig) -> dict[str, Any]:
+    """Optimiser and training of a run at a scale, from the steps that `small` has: ten minutes of one core.
+
+    Validations, warm-up and the running mean of the parameters follow from the steps.
+    """
+    total = steps * _TIMES[scale]
+    return {
+        "optimizer": replace(optimizer, warmup_steps=min(500, total // 16)),
+        "training": TrainingConfig(
+            steps=total, batch_size=batch_size, val_every=steps // 10, log_every=10, ema_decay=0.999
+        ),
+    }

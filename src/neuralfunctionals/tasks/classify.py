@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -12,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.inr import image_values
+from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
-from neuralfunctionals.weight_space import SineSymmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, K classes.
 
@@ -43,8 +43,10 @@ class ClassifyTask(Task):
         source: What it reads: `"weights"` or `"latents"`.
         num_classes: Number of classes.
         mixup_alpha: The $\alpha$ of mixup; 0 for none.
-        augment: Whether each training network gets signs and half turns of its own at random, see `SineSymmetry`.
-        omega: Frequency of the networks' sines, for that.
+        label_smoothing: Share of each label that is spread over all classes.
+        augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
+        mirror: Whether every second network is mirrored too.
+        convention: Convention of the networks, for the augmentation.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -59,8 +61,10 @@ class ClassifyTask(Task):
         source: Source = "weights",
         num_classes: int = 10,
         mixup_alpha: float = 0.0,
-        augment: bool = False,
-        omega: float = 30.0,
+        label_smoothing: float = 0.0,
+        augment: Augment = "none",
+        mirror: bool = False,
+        convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
@@ -73,10 +77,13 @@ class ClassifyTask(Task):
                 f"{num_classes} and {mixup_alpha}."
             )
         self.source: Source = source
-        if augment and source != "weights":
-            raise ValueError("Expected weights to augment, but latents have no signs and half turns. Leave it out.")
+        self.augmentation = Augmentation(augment, mirror, convention)
+        if self.augmentation and source != "weights":
+            raise ValueError(f"Expected augment 'none' for latents, but got {augment!r}: only networks can be moved.")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"Expected label smoothing from 0 to below 1, but got {label_smoothing}.")
         self.num_classes, self.mixup_alpha = num_classes, mixup_alpha
-        self.augment, self.omega = augment, omega
+        self.label_smoothing = label_smoothing
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises unless the dataset holds what the model reads, with classes that it knows."""
@@ -110,20 +117,18 @@ class ClassifyTask(Task):
         return self.model(inputs)
 
     def loss(self, batch: ClassifyBatch) -> Float[Tensor, ""]:
-        if self.augment and isinstance(batch.inputs, WeightSpaceFeatures):
-            batch = batch._replace(inputs=self._twist(batch.inputs))
+        if self.augmentation and isinstance(batch.inputs, WeightSpaceFeatures):
+            batch = batch._replace(inputs=self.augmentation.move(batch.inputs))
         if not self.mixup_alpha:
-            return cross_entropy(self(batch.inputs), batch.label)
+            return cross_entropy(self(batch.inputs), batch.label, label_smoothing=self.label_smoothing)
         part = torch.distributions.Beta(self.mixup_alpha, self.mixup_alpha).sample().item()
         order = torch.randperm(len(batch.label)).to(batch.label.device)
         inputs: Any = batch.inputs
         logits = self(inputs * part + inputs[order] * (1 - part))
-        return part * cross_entropy(logits, batch.label) + (1 - part) * cross_entropy(logits, batch.label[order])
-
-    def _twist(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        element = SineSymmetry.random(networks.spec, self.omega, batch=len(networks))
-        device = networks.tensor.device
-        return replace(element, flips=element.flips.to(device), turns=element.turns.to(device))(networks)
+        losses = [
+            cross_entropy(logits, y, label_smoothing=self.label_smoothing) for y in (batch.label, batch.label[order])
+        ]
+        return part * losses[0] + (1 - part) * losses[1]
 
     def score(self, batch: ClassifyBatch) -> dict[str, Float[Tensor, "B"]]:
         logits = self(batch.inputs)

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 
 from neuralfunctionals.data import EDITS, WeightItems
 from neuralfunctionals.inr import image_values, render_images
+from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
+
+TURNABLE = ("dilate",)
+"""Edits that commute with rotations and reflections. Kernels of 2 x 2 pixels do not, and neither do CLAHE's tiles."""
 
 
 class EditBatch(NamedTuple):
@@ -37,6 +41,8 @@ class EditTask(Task):
     Args:
         model: From features to features of one channel, the difference.
         edit: One of `nf.data.EDITS`.
+        augment: `"turns"` rotates and reflects training networks and their targets at random; only for edits that
+            commute with it, see `TURNABLE`.
         omega: Frequency of the networks' sines.
         convention: How their weights are meant; see `nf.inr.convert_convention`.
         optimizer: How to train.
@@ -50,6 +56,7 @@ class EditTask(Task):
         model: nn.Module,
         *,
         edit: str,
+        augment: Augment = "none",
         omega: float = 30.0,
         convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
@@ -58,6 +65,12 @@ class EditTask(Task):
         super().__init__(model, optimizer=optimizer, seed=seed)
         if edit not in EDITS:
             raise ValueError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
+        self.augmentation = Augmentation(augment, convention=convention)
+        if augment == "affine" or (augment == "turns" and edit not in TURNABLE):
+            raise ValueError(
+                f"Expected augment 'none', or 'turns' for {', '.join(TURNABLE)}, but got '{augment}' for {edit}: other "
+                "edits do not commute with it."
+            )
         self.edit_name, self.omega, self.convention = edit, omega, convention
 
     def prepare(self, items: WeightItems) -> EditBatch:
@@ -80,6 +93,8 @@ class EditTask(Task):
         return reduce((self.render(features, target) - target).square(), "B H W C -> B", "mean")
 
     def loss(self, batch: EditBatch) -> Float[Tensor, ""]:
+        if self.augmentation:
+            batch = EditBatch(*self.augmentation.turn_with(batch.features, batch.target))
         return self._errors(self(batch.features), batch.target).mean()
 
     def score(self, batch: EditBatch) -> dict[str, Float[Tensor, "B"]]:

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.data import WeightItems
-from neuralfunctionals.inr import image_values, render_images, render_patches, turn_images, turn_networks
+from neuralfunctionals.inr import image_values, render_images, render_patches
+from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
@@ -41,8 +42,8 @@ class ReconstructTask(Task):
     Args:
         model: An autoencoder with `encode`, `decode` and `grid_size`, such as `nf.models.Inr2Array`.
         target: What the decoded networks are to show: `"inr"` or `"image"`.
-        augment: Whether each training network, and its target with it, is rotated or reflected at random: exactly, by
-            its first layer (see `nf.inr.turn_networks`); pictures that are no squares are reflected only.
+        augment: How training networks are moved at random, and their targets with them: `"none"`, `"affine"` or
+            `"turns"`, see `Augmentation`. Only `"turns"` moves images too.
         omega: Frequency of the networks' sines, those that come and those that are decoded.
         convention: How their weights are meant; see `nf.inr.convert_convention`.
         optimizer: How to train.
@@ -56,7 +57,7 @@ class ReconstructTask(Task):
         model: nn.Module,
         *,
         target: Target = "inr",
-        augment: bool = False,
+        augment: Augment = "none",
         omega: float = 30.0,
         convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
@@ -71,7 +72,10 @@ class ReconstructTask(Task):
         if target not in ("inr", "image"):
             raise ValueError(f"Expected the target to be 'inr' or 'image', but got {target!r}.")
         self.target: Target = target
-        self.augment, self.omega, self.convention = augment, omega, convention
+        if augment == "affine" and target == "image":
+            raise ValueError("Expected augment 'none' or 'turns' with target 'image': affine maps move networks only.")
+        self.augmentation = Augmentation(augment, convention=convention)
+        self.omega, self.convention = omega, convention
 
     def prepare(self, items: WeightItems) -> ReconstructBatch:
         if items.features is None or items.image is None:
@@ -86,7 +90,11 @@ class ReconstructTask(Task):
         return self._show(self.model(features), size)
 
     def loss(self, batch: ReconstructBatch) -> Float[Tensor, ""]:
-        return self._errors(self._turn(batch) if self.augment else batch).mean()
+        if self.target == "image" and self.augmentation:
+            batch = ReconstructBatch(*self.augmentation.turn_with(batch.features, batch.image))
+        else:
+            batch = batch._replace(features=self.augmentation.move(batch.features))
+        return self._errors(batch).mean()
 
     def score(self, batch: ReconstructBatch) -> dict[str, Float[Tensor, "B"]]:
         return {"mse": self._errors(batch)}
@@ -95,12 +103,6 @@ class ReconstructTask(Task):
         size = _size(batch.image)
         target = batch.image if self.target == "image" else self._render(batch.features, size)
         return reduce((self(batch.features, size) - target).square(), "B H W C -> B", "mean")
-
-    def _turn(self, batch: ReconstructBatch) -> ReconstructBatch:
-        height, width = _size(batch.image)
-        turns = torch.randint(8 if height == width else 4, (len(batch.image),), device=batch.image.device)
-        networks = turn_networks(batch.features, turns, convention=self.convention)
-        return ReconstructBatch(networks, turn_images(batch.image, turns))
 
     def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
         return render_images(features, *size, omega=self.omega, convention=self.convention)

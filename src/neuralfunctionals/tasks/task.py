@@ -35,6 +35,8 @@ class OptimizerConfig:
     """Peak learning rate."""
     weight_decay: float = 0.0
     """Weight decay."""
+    beta2: float = 0.999
+    """Decay of the mean squared gradient."""
     warmup_steps: int = 0
     """Steps over which the rate rises from zero to its peak."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -47,6 +49,7 @@ class OptimizerConfig:
             "name": (self.name in ("adam", "adamw"), "'adam' or 'adamw'"),
             "lr": (0 < self.lr < math.inf, "a positive number"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "0 or a positive number"),
+            "beta2": (0 <= self.beta2 < 1, "from 0 to below 1"),
             "warmup_steps": (self.warmup_steps >= 0, "0 or a positive number"),
             "schedule": (self.schedule in ("constant", "cosine", "linear"), "'constant', 'cosine' or 'linear'"),
             "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive number"),
@@ -131,7 +134,12 @@ class Task(LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimiser with its schedule, by step."""
         make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer.name]
-        optimizer = make(self.parameters(), lr=self.optimizer.lr, weight_decay=self.optimizer.weight_decay)
+        optimizer = make(
+            self.parameters(),
+            lr=self.optimizer.lr,
+            betas=(0.9, self.optimizer.beta2),
+            weight_decay=self.optimizer.weight_decay,
+        )
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.optimizer.factor(step, steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

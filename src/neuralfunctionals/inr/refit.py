@@ -1,0 +1,63 @@
+"""Editing sine networks by any image operation: render, edit the picture, fit again from the old weights: `refit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from neuralfunctionals.inr.fit import FitResult, fit
+from neuralfunctionals.inr.recipe import FitRecipe
+from neuralfunctionals.inr.render import render_images
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, H rows, W columns, C colours.
+
+
+def refit(
+    features: WeightSpaceFeatures,
+    edit: Callable[[UInt8[np.ndarray, "B H W C"]], Any],
+    *,
+    height: int = 28,
+    width: int = 28,
+    recipe: str | FitRecipe = "refit",
+    omega: float = 30.0,
+    convention: str = "paper",
+    num_threads: int | None = None,
+) -> FitResult:
+    """Networks that show an edited picture, trained on from the networks that show the original.
+
+    It runs the networks at every pixel, so it is a ceiling for models that edit weights, and a useful tool besides:
+    any function of images becomes one of INRs.
+
+    Args:
+        features: Sine networks, one channel.
+        edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or a
+            function of your own.
+        height: Rows of the pictures.
+        width: Columns of the pictures.
+        recipe: How the networks are trained; see `fit`.
+        omega: Frequency of the sines.
+        convention: Convention of the networks.
+        num_threads: Threads of the native engine. Defaults to all cores.
+
+    Example:
+        >>> from neuralfunctionals.inr import Siren
+        >>> sirens = WeightSpaceFeatures.from_modules([Siren([2, 16, 1]), Siren([2, 16, 1])])
+        >>> inverted = refit(sirens, lambda pictures: 255 - pictures, height=8, width=8)
+        >>> len(inverted.features), inverted.features.spec == sirens.spec
+        (2, True)
+    """
+    with torch.no_grad():
+        shown = render_images(features, height, width, omega=omega, convention=convention)
+    pictures = ((shown.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy()
+    edited = np.asarray(edit(pictures))
+    if edited.shape != pictures.shape:
+        raise ValueError(
+            f"Expected the edit to return pictures of shape {pictures.shape}, but got {edited.shape}. "
+            "It takes and returns a batch of pictures with the colours last."
+        )
+    return fit(edited, recipe=recipe, omega=omega, convention=convention, start=features, num_threads=num_threads)

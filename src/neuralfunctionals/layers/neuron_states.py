@@ -1,0 +1,334 @@
+"""States of neurons from messages along the weights: `NeuronStates`, and what is read off the states.
+
+Under a symmetry some neurons permute. Each of these holds a state. Neurons that stay in place (inputs and outputs under
+HNP) need none: the entries that join them to a neuron are features of that neuron (see `folding`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.layers.folding import FoldedGroup
+from neuralfunctionals.layers.probes import Probes
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+
+# Axes: B input networks, n, m neurons of neighbouring layers, C channels of a state, G gates, c channels behind one
+# gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, M latents, H heads.
+
+
+class States(NamedTuple):
+    """What is known of each neuron and of each whole network."""
+
+    neurons: dict[int, Float[Tensor, "B _n C"]]
+    """States by layer of neurons; layers that stay in place have none."""
+    network: Float[Tensor, "B D"]
+    """What belongs to no neuron: logarithms of the groups' scales, entries between neurons that stay in place."""
+
+
+class NeuronStates(nn.Module):
+    r"""Reads a state of every neuron off the entries that touch it, and updates it through the weights.
+
+    $$ h^{(i)}_j = R_i \big[ x_j, s \big], \qquad
+       h^{(i)} \leftarrow h^{(i)} + \mathrm{MLP}_i\big(\mathrm{LN}[h^{(i)}, G^{(i)} h^{(i-1)}, |G^{(i)}| h^{(i-1)},
+       G^{(i+1)\top} h^{(i+1)}, |G^{(i+1)}|^\top h^{(i+1)}]\big) $$
+
+    Here $x_j$ holds the neuron's bias, its entries to neurons that stay in place, and means of the others; $s$ holds
+    numbers of the whole network. Entries are taken relative to the root mean square of their group in their network,
+    whose logarithm is part of $s$. The gates $G$ are learned projections of the weights, see `Gates`. In a round, each
+    layer of neurons sees the new states of the layer before it.
+
+    There are far fewer neurons than weights: a round costs a small part of an attention block.
+
+    Symmetry: NP- or HNP-equivariant.
+    References: Lim et al., 2023, https://arxiv.org/abs/2312.04501; Kofinas et al., 2024,
+    https://arxiv.org/abs/2403.12143; Kalogeropoulos et al., 2024, https://arxiv.org/abs/2406.10685. Theirs keep states
+    for edges and for input and output neurons too.
+
+    Args:
+        spec: The input networks.
+        in_channels: Channels of each entry.
+        channels: Channels of the states.
+        num_rounds: How often all neurons are updated.
+        hidden_channels: Width inside the updates. Defaults to twice the channels.
+        num_gates: Gates of each weight; must divide the channels. Defaults to the largest power of two that does so and
+            is at most 8 and at most the number of values of a weight (channels times kernel positions).
+        symmetry: `"NP"` or `"HNP"`.
+        omega: Frequency of sine networks: biases are then read with their sine and cosine.
+        probes: Learned points at which the networks are evaluated; neurons are then read with their activations there,
+            networks with their outputs (see `Probes`). 0 (the default) reads weights only.
+        derivatives: Whether neurons are also read with the derivatives of the outputs at the probes.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        in_channels: int,
+        channels: int,
+        *,
+        num_rounds: int = 4,
+        hidden_channels: int | None = None,
+        num_gates: int | None = None,
+        symmetry: Symmetry = "HNP",
+        omega: float | None = None,
+        probes: int = 0,
+        derivatives: bool = False,
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.in_channels, self.channels = in_channels, channels
+        self.symmetry: Symmetry = symmetry
+        self.omega = omega
+        self.groups = FoldedGroup.of(spec, symmetry)
+        self.layers = sorted({axis for g in self.groups for axis in g.axes})
+        self.joints = [g for g in self.groups if len(g.axes) == 2]
+        self.probes = Probes(spec, probes, omega=omega or 1.0, derivatives=derivatives) if probes else None
+        inside = sum(g.fold for g in self.groups if not g.axes)
+        self.network_channels = (inside + len(self.groups)) * in_channels
+        if self.probes is not None:
+            self.network_channels += self.probes.output_channels
+        hidden_channels = 2 * channels if hidden_channels is None else hidden_channels
+        if num_gates is None:
+            values = in_channels * max(g.fold for g in self.joints) if self.joints else 1
+            num_gates = math.gcd(1 << min(3, values.bit_length() - 1), channels)
+        self.read_neurons = nn.ModuleDict()
+        self.read_network = nn.ModuleDict()
+        for layer in self.layers:
+            touching = [g for g in self.groups if layer in g.axes]
+            values = sum(g.fold * self._copies(g) for g in touching) * in_channels
+            values += 0 if self.probes is None else self.probes.neuron_channels.get(layer, 0)
+            self.read_neurons[str(layer)] = nn.Linear(values, channels)
+            # From zero: logarithms of scales are large and alike for all networks, and would drown the rest.
+            self.read_network[str(layer)] = nn.Linear(self.network_channels, channels, bias=False)
+            nn.init.zeros_(self.read_network[str(layer)].get_parameter("weight"))
+        self.gates = Gates(self.joints, in_channels, channels, num_gates)
+        self.rounds = nn.ModuleList(
+            NeuronRound(self.joints, self.layers, channels, hidden_channels) for _ in range(num_rounds)
+        )
+
+    def _copies(self, group: FoldedGroup) -> int:
+        """How often the values of a group are read: as they are and, as the case may be, absolute or as angles."""
+        if group.group.kind == "bias":
+            return 3 if self.omega is not None and len(group.axes) == 1 else 1
+        return 2
+
+    def forward(self, features: WeightSpaceFeatures) -> States:
+        features.require_spec(self.spec, type(self).__name__)
+        relative, scales = take_out_scales(features)
+        seen: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}
+        inside = [scales.log().flatten(1)]
+        gates = []
+        for group, raw, x in zip(self.groups, features.split(), relative.split(), strict=True):
+            x = group.fold_fixed(x)
+            if not group.axes:
+                inside.append(group.fold_fixed(raw))
+            elif len(group.axes) == 2:
+                gates.append(x)
+                for layer in group.axes:
+                    seen[layer] += [group.pool(value, (layer,), "mean") for value in (x, x.abs())]
+            else:
+                seen[group.axes[0]].append(x)
+                if group.group.kind == "weight":
+                    seen[group.axes[0]].append(x.abs())
+                elif self.omega is not None:
+                    angles = self.omega * group.fold_fixed(raw)
+                    seen[group.axes[0]] += [angles.sin(), angles.cos()]
+        if self.probes is not None:
+            activations, outputs = self.probes(features)
+            inside.append(outputs)
+            for layer, values in activations.items():
+                seen[layer].append(values)
+        network = torch.cat(inside, dim=-1)
+        neurons = {
+            layer: self.read_neurons[str(layer)](torch.cat(values, dim=-1))
+            + self.read_network[str(layer)](network)[:, None]
+            for layer, values in seen.items()
+        }
+        between = self.gates(gates)
+        for update in self.rounds:
+            neurons = update(neurons, between)
+        return States(neurons, network)
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, {self.in_channels} -> {self.channels} channels, symmetry={self.symmetry}"
+
+
+def take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, Float[Tensor, "B G C"]]:
+    """Each entry relative to the root mean square of its group in its network, and these."""
+    squares = [x.flatten(1, -2).square().mean(1) for x in features.split()]
+    scales = torch.stack(squares, dim=1).add(1e-12).sqrt()
+    spread = [
+        scale[:, None].expand(-1, g.size, -1) for g, scale in zip(features.spec.groups, scales.unbind(1), strict=True)
+    ]
+    return features.with_tensor(features.tensor / torch.cat(spread, dim=1)), scales
+
+
+class Gates(nn.Module):
+    r"""What a state is multiplied by on its way along a weight: `G` learned projections of the weight's values.
+
+    $$ g_{jk} = \Gamma_i\, \mathrm{vec}(W^{(i)}_{jk}), \qquad
+       \Big[ \tfrac{1}{\sqrt{m}} g_{jk},\; \tfrac{1}{m} |g_{jk}| \Big], \qquad m \text{ neurons to sum over} $$
+
+    The channels of a state are divided between the gates. For raw weights, one channel and no kernel, one gate is the
+    weight itself up to a factor.
+
+    Returns:
+        For each group of weights two matrices for each gate, the signed above the absolute ones: forwards, of
+        shape `(B, G, 2 n, m)`, and backwards, `(B, G, 2 m, n)`.
+    """
+
+    def __init__(self, joints: Sequence[FoldedGroup], in_channels: int, channels: int, num_gates: int) -> None:
+        super().__init__()
+        if channels % num_gates:
+            raise ValueError(
+                f"Expected channels divisible by the gates, but got {channels} channels and {num_gates} gates. "
+                f"Take a multiple of {num_gates} channels or another number of gates."
+            )
+        self.maps = nn.ModuleList(nn.Linear(g.fold * in_channels, num_gates, bias=False) for g in joints)
+        for linear in self.maps:
+            nn.init.orthogonal_(linear.get_parameter("weight"))
+
+    def forward(self, weights: Sequence[Float[Tensor, "B _n _m _d"]]) -> list[tuple[Tensor, Tensor]]:
+        pairs = zip(self.maps, weights, strict=True)
+        gates = [rearrange(linear(x), "B n m G -> B G n m") for linear, x in pairs]
+        return [(_scale(g), _scale(g.mT)) for g in gates]
+
+
+def _scale(gates: Float[Tensor, "B G n m"]) -> Float[Tensor, "B G 2*n m"]:
+    m = gates.shape[-1]
+    return torch.cat([gates / m**0.5, gates.abs() / m], dim=2)
+
+
+class NeuronRound(nn.Module):
+    """Updates every neuron once from its neighbours, layer by layer; the next layer sees the new states."""
+
+    def __init__(self, joints: Sequence[FoldedGroup], layers: Sequence[int], channels: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = layers
+        self.sources = {
+            layer: [
+                (n, g.axes[1 - g.axes.index(layer)], g.axes.index(layer))
+                for n, g in enumerate(joints)
+                if layer in g.axes
+            ]
+            for layer in layers
+        }
+        """For each layer of neurons: number of the gates, the layer behind them, and their direction."""
+        self.updates = nn.ModuleDict()
+        for layer in layers:
+            size = (1 + 2 * len(self.sources[layer])) * channels
+            self.updates[str(layer)] = nn.Sequential(
+                nn.LayerNorm(size), nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, channels)
+            )
+
+    def forward(
+        self, neurons: Mapping[int, Float[Tensor, "B _n C"]], gates: Sequence[tuple[Tensor, Tensor]]
+    ) -> dict[int, Float[Tensor, "B _n C"]]:
+        neurons = dict(neurons)
+        for layer in self.layers:
+            seen = [neurons[layer]]
+            seen += [_send(gates[n][way], neurons[behind]) for n, behind, way in self.sources[layer]]
+            neurons[layer] = neurons[layer] + self.updates[str(layer)](torch.cat(seen, dim=-1))
+        return neurons
+
+
+def _send(gates: Float[Tensor, "B G n2 m"], states: Float[Tensor, "B m C"]) -> Float[Tensor, "B n C2"]:
+    """The sums of all states behind each neuron, through the signed and through the absolute gates."""
+    values = rearrange(states, "B m (G c) -> B G m c", G=gates.shape[1])
+    return rearrange(gates @ values, "B G (s n) c -> B n (s G c)", s=2)
+
+
+class StatePool(nn.Module):
+    """Mean and maximum of the states of each layer, and what belongs to the whole network. Symmetry: invariant."""
+
+    def __init__(self, states: NeuronStates) -> None:
+        super().__init__()
+        self.out_channels = 2 * states.channels * len(states.layers) + states.network_channels
+
+    def forward(self, states: States) -> Float[Tensor, "B D"]:
+        pooled = [value for h in states.neurons.values() for value in (h.mean(1), h.amax(1))]
+        return torch.cat([*pooled, states.network], dim=-1)
+
+
+class WriteEntries(nn.Module):
+    r"""Gives each entry a linear map of the states at its ends, and on request a product of the two.
+
+    $$ Y_{jk} = A h_j + B h_k + \langle U h_j, V h_k \rangle $$
+
+    Entries between neurons that stay in place get linear maps of the pooled states. Symmetry: that of the states.
+
+    Args:
+        states: What gives the states.
+        out_channels: Channels of each entry.
+        rank: Length of the vectors in the product; 0 for none.
+    """
+
+    def __init__(self, states: NeuronStates, out_channels: int, *, rank: int = 0) -> None:
+        super().__init__()
+        self.spec, self.groups = states.spec, states.groups
+        self.out_channels, self.rank = out_channels, rank
+        self.pool = StatePool(states)
+        self.maps, self.factors = nn.ModuleList(), nn.ModuleList()
+        for group in self.groups:
+            size, pooled = group.fold * out_channels, self.pool.out_channels
+            self.maps.append(
+                nn.ModuleList(nn.Linear(states.channels, size) for _ in group.axes)
+                if group.axes
+                else nn.ModuleList([nn.Linear(pooled, size)])
+            )
+            if rank and len(group.axes) == 2:
+                self.factors.append(nn.ModuleList(nn.Linear(states.channels, rank * size) for _ in group.axes))
+
+    def forward(self, states: States) -> WeightSpaceFeatures:
+        entries, factors = [], iter(self.factors)
+        pooled = self.pool(states) if any(not g.axes for g in self.groups) else None
+        for group, maps in zip(self.groups, self.maps, strict=True):
+            ends = [states.neurons[axis] for axis in group.axes]
+            first, *second = [linear(h) for linear, h in zip(maps, ends or [pooled], strict=True)]  # pyright: ignore
+            value = first if not second else first[:, :, None] + second[0][:, None]
+            if self.rank and len(ends) == 2:
+                left, right = (f(h).unflatten(-1, (-1, self.rank)) for f, h in zip(next(factors), ends, strict=True))  # pyright: ignore
+                value = value + torch.einsum("bnsr, bmsr -> bnms", left, right) * self.rank**-0.5
+            entries.append(group.unfold_fixed(value))
+        return WeightSpaceFeatures(self.spec, join_groups(self.spec, entries))
+
+
+class StateCrossAttention(nn.Module):
+    r"""Learned queries that attend to the states of all neurons. Symmetry: invariant.
+
+    Args:
+        states: What gives the states.
+        latent_channels: Channels of each latent.
+        num_latents: Number of learned queries.
+        num_heads: Heads; must divide the latent channels.
+    """
+
+    def __init__(self, states: NeuronStates, latent_channels: int, num_latents: int, num_heads: int = 4) -> None:
+        super().__init__()
+        if latent_channels % num_heads:
+            raise ValueError(
+                f"Expected latent channels divisible by the heads, but got {latent_channels} and {num_heads} heads."
+            )
+        self.num_heads = num_heads
+        self.out_channels = latent_channels
+        self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))
+        self.norm = nn.LayerNorm(states.channels)
+        self.to_pairs = nn.ModuleDict({str(i): nn.Linear(states.channels, 2 * latent_channels) for i in states.layers})
+        self.from_network = nn.Linear(states.network_channels, num_latents * latent_channels)
+        self.mix = nn.Linear(latent_channels, latent_channels)
+
+    def forward(self, states: States) -> Float[Tensor, "B M D"]:
+        latents = self.from_network(states.network).unflatten(-1, self.queries.shape)
+        if not states.neurons:
+            return latents
+        pairs = torch.cat([self.to_pairs[str(i)](self.norm(h)) for i, h in states.neurons.items()], dim=1)
+        keys, values = rearrange(pairs, "B n (s H c) -> s B H n c", s=2, H=self.num_heads)
+        queries = rearrange(self.queries, "M (H c) -> H M c", H=self.num_heads).expand(len(keys), -1, -1, -1)
+        read = nn.functional.scaled_dot_product_attention(queries, keys, values)
+        return latents + self.mix(rearrange(read, "B H M c -> B M (H c)"))

@@ -1,0 +1,114 @@
+"""Asking networks for their values at learned inputs: `Probes`."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.inr import evaluate_layers
+from neuralfunctionals.inr.siren import require_siren
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+
+# Axes: B input networks, P points, D input dimensions, O outputs, n neurons.
+
+MAX_POINTS = 128
+"""More would be the picture itself: a small MNIST digit has 784 pixels."""
+
+
+class ProbeValues(NamedTuple):
+    """What networks answer at the learned points."""
+
+    neurons: dict[int, Float[Tensor, "B _n _d"]]
+    """Values of each hidden neuron, by layer."""
+    outputs: Float[Tensor, "B PO"]
+    """Values of the outputs."""
+
+
+class Probes(nn.Module):
+    r"""Evaluates sine networks at learned points: activations of every neuron, and values of the outputs.
+
+    With $z^{(i)}_j(x)$ the argument of a neuron's sine at point $x$, each hidden neuron gets
+    $\sin z^{(i)}_j$ and $\cos z^{(i)}_j$ at all points, and on request the derivatives
+    $\partial f / \partial z^{(i)}_j$ of all outputs. The points start on a grid over $[-1, 1]^D$ and are learned with
+    the model around.
+
+    A model with probes *asks the function*: compare it with others that do, not with models that see weights only.
+
+    Symmetry: activations are HNP-equivariant, outputs invariant.
+    References: Kofinas et al., 2024, https://arxiv.org/abs/2403.12143; Kahana et al., 2024,
+    https://arxiv.org/abs/2410.10811.
+
+    Args:
+        spec: The input networks, made of dense layers.
+        num_points: Number of learned points, at most 128.
+        omega: Frequency of the sines.
+        derivatives: Whether neurons get the derivatives of the outputs too.
+
+    Example:
+        >>> spec = NetworkSpec.mlp([2, 8, 1])
+        >>> networks = WeightSpaceFeatures.from_vectors(spec, 0.1 * torch.randn(4, spec.num_entries))
+        >>> values = Probes(spec, 16)(networks)
+        >>> values.neurons[1].shape, values.outputs.shape
+        (torch.Size([4, 8, 32]), torch.Size([4, 16]))
+    """
+
+    symmetry: Symmetry = "HNP"
+    asks_function = True
+
+    def __init__(self, spec: NetworkSpec, num_points: int, *, omega: float = 30.0, derivatives: bool = False) -> None:
+        super().__init__()
+        if not 1 <= num_points <= MAX_POINTS:
+            raise ValueError(
+                f"Expected 1 to {MAX_POINTS} probes, but got {num_points}. With more, a model sees the whole picture."
+            )
+        require_siren(spec)
+        self.spec, self.omega, self.derivatives = spec, omega, derivatives
+        self.in_channels = 1
+        self.num_points = num_points
+        self.points = nn.Parameter(_grid(num_points, spec.widths[0]))
+        outputs = spec.widths[-1]
+        each = num_points * (2 + (outputs if derivatives else 0))
+        self.neuron_channels = dict.fromkeys(range(1, spec.num_layers), each)
+        self.output_channels = num_points * outputs
+
+    def forward(self, features: WeightSpaceFeatures) -> ProbeValues:
+        features.require_spec(self.spec, "Probes")
+        *hidden, outputs = evaluate_layers(features, self.points, omega=self.omega)
+        sines, cosines = [z.sin() for z in hidden], [z.cos() for z in hidden]
+        neurons = {n: [s.mT, c.mT] for n, (s, c) in enumerate(zip(sines, cosines, strict=True), 1)}
+        if self.derivatives:
+            slopes = self._slopes(features, cosines)
+            neurons = {n: [*values, slopes[n]] for n, values in neurons.items()}
+        dtype = features.tensor.dtype
+        return ProbeValues(
+            {n: torch.cat(values, dim=-1).to(dtype) for n, values in neurons.items()}, outputs.flatten(1).to(dtype)
+        )
+
+    def _slopes(
+        self, features: WeightSpaceFeatures, cosines: list[Float[Tensor, "B P _n"]]
+    ) -> dict[int, Float[Tensor, "B _n OP"]]:
+        """Derivatives of the outputs with respect to the argument of each neuron's sine, backwards layer by layer."""
+        weights = [w[..., 0] for w in features.weights]
+        slope = weights[-1][:, :, None]  # B O 1 n: by the last activations, the same at every point
+        slopes = {}
+        for layer in range(len(cosines), 0, -1):
+            slope = slope * cosines[layer - 1][:, None]  # B O P n
+            slopes[layer] = slope.flatten(1, 2).mT
+            if layer > 1:
+                slope = self.omega * slope @ weights[layer - 1][:, None]
+        return slopes
+
+    def extra_repr(self) -> str:
+        return f"{self.spec}, {self.num_points} points, derivatives={self.derivatives}"
+
+
+def _grid(count: int, dimension: int) -> Float[Tensor, "P D"]:
+    """Points at the centres of equal cells, in the cube from -1 to 1; spread over all cells if there are more."""
+    side = math.ceil(count ** (1 / dimension) - 1e-9)
+    centres = (torch.arange(side) + 0.5) / side * 2 - 1
+    cells = torch.cartesian_prod(*[centres] * dimension).reshape(-1, dimension)
+    return cells[torch.linspace(0, len(cells) - 1, count).round().long()]

@@ -1,0 +1,66 @@
+"""Exact augmentation of sine networks by maps of their coordinates: `Augmentation`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from neuralfunctionals.inr import AffineMaps, move_networks, turn_images, turn_networks
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, H rows, W columns, C colours.
+
+Augment: TypeAlias = Literal["none", "affine", "turns"]
+"""What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Moves each training network at random; its weights then show the moved picture exactly.
+
+    Args:
+        kind: See `Augment`.
+        mirror: Whether affine maps reverse the columns of every second network.
+        convention: Convention of the networks.
+    """
+
+    kind: Augment = "none"
+    mirror: bool = False
+    convention: str = "paper"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "affine", "turns"):
+            raise ValueError(f"Expected augment to be 'none', 'affine' or 'turns', but got {self.kind!r}.")
+        if self.mirror and self.kind != "affine":
+            raise ValueError(
+                f"Expected mirror with augment 'affine', but augment is '{self.kind}'. The eight turns contain "
+                "reflections; without augmentation nothing is mirrored."
+            )
+
+    def __bool__(self) -> bool:
+        return self.kind != "none"
+
+    def move(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The networks, each moved by a map of its own."""
+        if self.kind == "turns":
+            return turn_networks(networks, _draw_turns(len(networks), 8), convention=self.convention)
+        if self.kind == "affine":
+            matrix, shift = AffineMaps(mirror=self.mirror).sample(len(networks))
+            device = networks.tensor.device
+            return move_networks(networks, matrix.to(device), shift.to(device), convention=self.convention)
+        return networks
+
+    def turn_with(
+        self, networks: WeightSpaceFeatures, images: Float[Tensor, "B H W C"]
+    ) -> tuple[WeightSpaceFeatures, Float[Tensor, "B H W C"]]:
+        """Networks and pictures, turned alike; pictures that are not square are reflected only."""
+        turns = _draw_turns(len(networks), 8 if images.shape[1] == images.shape[2] else 4).to(images.device)
+        return turn_networks(networks, turns, convention=self.convention), turn_images(images, turns)
+
+
+def _draw_turns(count: int, kinds: int) -> Tensor:
+    return torch.randint(kinds, (count,))
