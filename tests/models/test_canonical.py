@@ -50,7 +50,7 @@ def test_readers_are_invariant_to_the_whole_group(name, spec, seed):
 
 
 def test_a_reader_without_it_sees_another_network():
-    reader = INVARIANT["NeuronGraphNet pooled"](SPEC).double()
+    reader = INVARIANT["NeuronGraphNet vector"](SPEC).double()
     x = random_features(SPEC)
     assert (reader(draw(SPEC, 0, "HNP")(x)) - reader(x)).abs().max() > 1e-3
 

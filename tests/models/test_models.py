@@ -21,11 +21,14 @@ EQUIVARIANT = {
     "NFT NP": lambda spec: models.NFT(spec, io_encoding=False, **NFT),
     "NFT HNP": lambda spec: models.NFT(spec, symmetry="HNP", mlp="shared", **NFT),
     "NFT full": lambda spec: models.NFT(spec, global_term="full", **NFT),
-    "NFT with message passing": lambda spec: models.NFT(spec, message_passing=True, **NFT),
+    "NFT with states": lambda spec: models.NFT(spec, neuron_states=2, state_channels=4, **NFT),
+    "NFT HNP with states": lambda spec: models.NFT(
+        spec, neuron_states=1, state_channels=4, symmetry="HNP", io_encoding=False, **NFT
+    ),
     "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
     "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
-    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2, omega=3.0),
+    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2, omega=3.0, rank=2),
     "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(spec, channels=4, num_rounds=3, symmetry="NP", num_gates=2),
 }
 INVARIANT = {
@@ -39,11 +42,15 @@ INVARIANT = {
     "DWSNet normalized": lambda spec: models.DWSNet(
         spec, channels=3, num_layers=2, invariant=True, standardize=True, batch_norm=True
     ),
-    "NeuronGraphNet pooled": lambda spec: models.NeuronGraphNet(spec, channels=8, invariant=True, head_channels=[5]),
+    "NeuronGraphNet vector": lambda spec: models.NeuronGraphNet(spec, channels=8, pooling="vector", head_channels=[5]),
+    "NeuronGraphNet latents": lambda spec: models.NeuronGraphNet(
+        spec, channels=8, pooling="latents", num_latents=3, latent_channels=4
+    ),
     "NFT standardized": lambda spec: models.NFT(spec, pooling="NP", standardize=True, head_channels=[5], **NFT),
     "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
     "StatNN standardized": lambda spec: models.StatNN(spec, standardize=True, head_channels=[4]),
     "SpatialNFN": lambda spec: models.SpatialNFN(spec, **SPATIAL),
+    "SpatialNFN standardized": lambda spec: models.SpatialNFN(spec, standardize=True, **SPATIAL),
 }
 AUTOENCODERS = {
     "Inr2Array": lambda spec: models.Inr2Array(spec, **ARRAY),
@@ -51,6 +58,18 @@ AUTOENCODERS = {
     "Inr2Array graph": lambda spec: models.Inr2Array(spec, encoder="neuron-graph", **ARRAY),
     "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
 }
+ASKING = {
+    "NFT probes": lambda spec: models.NFT(spec, probes=3, omega=2.0, state_channels=4, **NFT),
+    "NFT states and probes": lambda spec: models.NFT(
+        spec, probes=3, neuron_states=1, omega=2.0, state_channels=4, pooling="HNP", head_channels=[5], **NFT
+    ),
+    "NeuronGraphNet probes": lambda spec: models.NeuronGraphNet(spec, channels=8, probes=3, omega=2.0),
+    "NeuronGraphNet vector, probes": lambda spec: models.NeuronGraphNet(
+        spec, channels=8, probes=3, omega=2.0, pooling="vector", head_channels=[5]
+    ),
+    "RenderCNN": lambda spec: models.RenderCNN(spec, out_channels=2, image_size=8, channels=2, omega=2.0),
+}
+"""Models that also run the networks: sine networks only."""
 ON_WEIGHTS = {**{f"{k} (equivariant)": v for k, v in EQUIVARIANT.items()}, **INVARIANT, **AUTOENCODERS}
 SPECS = [NetworkSpec.mlp([2, 3, 3, 1]), NetworkSpec.cnn([1, 3, 2], (2, 2), dense=[2])]
 
@@ -60,8 +79,36 @@ def latent_classifier():
 
 
 def test_every_public_model_is_checked_here():
-    checked = {type(make(SPECS[0])).__name__ for make in ON_WEIGHTS.values()} | {"LatentClassifier", "Canonical"}
-    assert checked | {"from_pretrained"} == set(models.__all__)
+    makers = [*ON_WEIGHTS.values(), *ASKING.values()]
+    checked = {type(make(SPECS[0])).__name__ for make in makers} | {"LatentClassifier", "Canonical"}
+    assert checked | {"from_pretrained", "league"} == set(models.__all__)
+
+
+def test_leagues_follow_from_the_model():
+    assert {models.league(make(SPECS[0])) for make in ON_WEIGHTS.values()} == {"weights only"}
+    assert {models.league(make(SPECS[0])) for make in ASKING.values()} == {"asks the function"}
+    array = models.Inr2Array(SPECS[0], encoder="neuron-graph", probes=2, canonical="sine", **ARRAY)
+    assert models.league(array) == "asks the function"
+
+
+@pytest.mark.parametrize("name", ASKING)
+@settings(max_examples=8, deadline=None)
+@given(widths=st.lists(st.integers(1, 4), min_size=1, max_size=3), seed=st.integers(0, 100))
+def test_models_that_ask_keep_the_symmetry(name, widths, seed):
+    model = ASKING[name](NetworkSpec.mlp([2, *widths, 1])).double().eval()
+    check = assert_equivariant if isinstance(model(random_features(model.spec)), WeightSpaceFeatures) else assert_invariant
+    check(model, seed=seed, trials=2)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_models_that_ask_train_save_and_load(name, tmp_path):
+    model = ASKING[name](SPECS[0])
+    features = random_features(SPECS[0], dtype=torch.float32)
+    as_tensor(model(features)).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.eval().save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert torch.equal(as_tensor(loaded(features)), as_tensor(model(features)))
 
 
 @pytest.mark.parametrize("name", EQUIVARIANT)
@@ -168,7 +215,7 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
         lambda: models.NFN.generalization(SMALL_CNN, "HNP"),
         lambda: models.DWSNet.classification(SIREN),
         lambda: models.NFT.editing(SIREN, symmetry="HNP"),
-        lambda: models.NFT.editing(SIREN, message_passing=True),
+        lambda: models.NFT.editing(SIREN, neuron_states=2),
         lambda: models.NeuronGraphNet.editing(SIREN),
         lambda: models.NeuronGraphNet.classification(SIREN),
         lambda: models.NeuronGraphNet.generalization(SMALL_CNN),
