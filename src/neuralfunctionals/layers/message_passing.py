@@ -7,10 +7,10 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.layers.neuron_update import neuron_update
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
-# Axes: B input networks, n, m neurons of neighbouring layers, C channels, G gates, c channels behind one gate,
-# n2, C2 twice as many (signed, then absolute).
+# Axes: B input networks, n, m neurons of neighbouring layers, C channels, G gates.
 
 States = list[Float[Tensor, "B _n C"]]
 """The neurons of layers `0` (input) to `L` (output)."""
@@ -164,19 +164,12 @@ class NeuronRound(nn.Module):
     def forward(self, states: States, gates: list[tuple[Tensor, Tensor]]) -> States:
         states = list(states)
         for i in self.order:
-            seen = [states[i]]
-            if i > 0:
-                seen.append(_send(gates[i - 1][0], states[i - 1]))
-            if i < len(states) - 1:
-                seen.append(_send(gates[i][1], states[i + 1]))
-            states[i] = states[i] + self.updates[i](torch.cat(seen, dim=-1))
+            links = [(gates[i - 1][0], states[i - 1])] if i > 0 else []
+            links += [(gates[i][1], states[i + 1])] if i < len(states) - 1 else []
+            states[i] = neuron_update(
+                states[i], [g for g, _ in links], [h for _, h in links], *self.updates[i].parameters()
+            )
         return states
-
-
-def _send(gates: Float[Tensor, "B G n2 m"], states: Float[Tensor, "B m C"]) -> Float[Tensor, "B n C2"]:
-    """The sums of all states behind each neuron, through the signed and through the absolute gates."""
-    values = rearrange(states, "B m (G c) -> B G m c", G=gates.shape[1])
-    return rearrange(gates @ values, "B G (s n) c -> B n (s G c)", s=2)
 
 
 class WriteEntries(nn.Module):
