@@ -44,9 +44,10 @@ def load_library(source: Path, *flags: str) -> ctypes.CDLL | None:
 
 
 def _build(compiler: str, source: Path, flags: tuple[str, ...]) -> Path:
-    """Compiles for this very processor, once: the result's name tells source, compiler and processor apart."""
+    """Compiles for this very processor, once: the result's name tells source, headers, compiler and processor apart."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-    key = hashlib.sha256(b"\0".join([source.read_bytes(), version, " ".join(flags).encode(), _processor()])).hexdigest()
+    texts = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.hpp")))]
+    key = hashlib.sha256(b"\0".join([*texts, version, " ".join(flags).encode(), _processor()])).hexdigest()
     directory = cache_directory() / "kernels"
     built = directory / f"{source.stem}-{key[:16]}.so"
     if built.exists():

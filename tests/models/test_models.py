@@ -96,7 +96,9 @@ def test_leagues_follow_from_the_model():
 @given(widths=st.lists(st.integers(1, 4), min_size=1, max_size=3), seed=st.integers(0, 100))
 def test_models_that_ask_keep_the_symmetry(name, widths, seed):
     model = ASKING[name](NetworkSpec.mlp([2, *widths, 1])).double().eval()
-    check = assert_equivariant if isinstance(model(random_features(model.spec)), WeightSpaceFeatures) else assert_invariant
+    check = (
+        assert_equivariant if isinstance(model(random_features(model.spec)), WeightSpaceFeatures) else assert_invariant
+    )
     check(model, seed=seed, trials=2)
 
 

@@ -26,12 +26,16 @@ _MANY_VALUES = 1 << 16
 
 def suits(x: Float[Tensor, "B N C"], parameters: Sequence[Tensor]) -> bool:
     """Whether the compiled operators can be used here, for this input, and are worth it."""
+    return fits(x, parameters) and is_available()
+
+
+def fits(x: Tensor, parameters: Sequence[Tensor], others: Sequence[Tensor] = ()) -> bool:
+    """Whether a compiled operator can take these tensors, and the first is large enough to be worth it."""
     return (
-        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (x, *parameters))
+        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (x, *parameters, *others))
         and not torch.is_autocast_enabled("cpu")
         and all(size % _PANEL == 0 for p in parameters for size in p.shape[-1:])
         and x.numel() >= _MANY_VALUES
-        and is_available()
     )
 
 
@@ -47,10 +51,14 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _call(name: str, *arguments: int | Sequence[int] | Sequence[Tensor] | Tensor) -> None:
-    library = _library()
+    call(_library(), name, *arguments)
+
+
+def call(library: ctypes.CDLL | None, name: str, *arguments: int | Sequence[int] | Sequence[Tensor] | Tensor) -> None:
+    """Calls a function of a compiled library; tensors must be contiguous."""
     assert library is not None
     if getattr(library, name)(*map(_as_c, arguments)):
-        raise MemoryError("Not enough memory for the scratch space of a block.")
+        raise MemoryError("Not enough memory for the scratch space of a layer.")
 
 
 def _as_c(
@@ -62,6 +70,7 @@ def _as_c(
         assert argument.is_contiguous()
         return ctypes.c_void_p(argument.data_ptr())
     if argument and isinstance(argument[0], Tensor):
+        assert all(t.is_contiguous() for t in argument)  # pyright: ignore
         return (ctypes.c_void_p * len(argument))(*(t.data_ptr() for t in argument))  # pyright: ignore
     return (ctypes.c_int64 * len(argument))(*argument)  # pyright: ignore
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.layers.folding import FoldedGroup
+from neuralfunctionals.layers.neuron_update import neuron_update
 from neuralfunctionals.layers.probes import Probes
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -232,16 +233,14 @@ class NeuronRound(nn.Module):
     ) -> dict[int, Float[Tensor, "B _n C"]]:
         neurons = dict(neurons)
         for layer in self.layers:
-            seen = [neurons[layer]]
-            seen += [_send(gates[n][way], neurons[behind]) for n, behind, way in self.sources[layer]]
-            neurons[layer] = neurons[layer] + self.updates[str(layer)](torch.cat(seen, dim=-1))
+            sources = self.sources[layer]
+            neurons[layer] = neuron_update(
+                neurons[layer],
+                [gates[n][way] for n, _, way in sources],
+                [neurons[behind] for _, behind, _ in sources],
+                *self.updates[str(layer)].parameters(),
+            )
         return neurons
-
-
-def _send(gates: Float[Tensor, "B G n2 m"], states: Float[Tensor, "B m C"]) -> Float[Tensor, "B n C2"]:
-    """The sums of all states behind each neuron, through the signed and through the absolute gates."""
-    values = rearrange(states, "B m (G c) -> B G m c", G=gates.shape[1])
-    return rearrange(gates @ values, "B G (s n) c -> B n (s G c)", s=2)
 
 
 class StatePool(nn.Module):
