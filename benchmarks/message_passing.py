@@ -10,6 +10,7 @@ Prints a table and, last, one line of JSON.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
@@ -29,7 +30,7 @@ def make_step(spec: NetworkSpec, channels: int, hidden: int, num_gates: int, num
     layer = NeuronStates(spec, 1, channels, num_rounds=num_rounds, hidden_channels=hidden, num_gates=num_gates)
     hidden_widths = spec.widths[1:-1]
     states = {i: torch.randn(batch, n, channels).requires_grad_() for i, n in enumerate(hidden_widths, 1)}
-    pairs = list(zip(hidden_widths[:-1], hidden_widths[1:], strict=True))
+    pairs = list(itertools.pairwise(hidden_widths))
     gates = []
     for m, n in pairs:
         forwards = torch.randn(batch, num_gates, 2 * n, m) / m**0.5

@@ -61,7 +61,8 @@ def options_from(run: Run, dataset: WeightDataset) -> dict[str, Any]:
         "image_size": dataset.provenance.get("image_shape", [28])[0],
     }
     from_data = {name: known[name] for name in FUNCTIONALS[run.model_name].set_by_data}
-    return {"out_channels": run.task.num_classes, **from_data}
+    pixels = run.task.decode_size**2 * dataset.spec.widths[-1]
+    return {"out_channels": run.task.num_classes + pixels, **from_data}
 
 
 def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> ClassifyTask:
@@ -73,6 +74,8 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> ClassifyTa
         num_classes=run.task.num_classes,
         mixup_alpha=run.task.mixup_alpha,
         label_smoothing=run.task.label_smoothing,
+        decode_size=run.task.decode_size,
+        omega=made.get("omega", 30.0),
         augment=run.task.augment,
         mirror=run.task.mirror,
         convention=made.get("convention", "paper"),
@@ -151,7 +154,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Models of the scales `small` and `long`."""
 _TRAINING: dict[str, tuple[float, int, int]] = {
-    "neuron-graph": (2.5e-3, 128, 4000),
+    "neuron-graph": (2.5e-3, 64, 8000),
     "nft-states": (2e-3, 64, 1500),
     "nft": (2e-3, 64, 1500),
     "nfn-np": (1e-3, 64, 2000),
@@ -174,7 +177,9 @@ def _timed(recipe: str, scale: Scale, model: str) -> Run:
         paper,
         scale=scale,
         model=_OPTIONS[model],
-        task=ClassifyConfig() if on_latents else ClassifyConfig(augment="affine", mirror=paper.data.images != "mnist"),
+        task=ClassifyConfig()
+        if on_latents
+        else ClassifyConfig(augment="affine", mirror=paper.data.images != "mnist", decode_size=14),
         data=DataConfig(images=paper.data.images),
         canonical="none" if on_latents else "sine",
         **training_of(scale, steps, batch, optimizer),

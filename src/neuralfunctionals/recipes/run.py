@@ -93,6 +93,8 @@ class ClassifyConfig:
     """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
     label_smoothing: float = 0.0
     """Share of each label that is spread over all classes."""
+    decode_size: int = 0
+    """Side of a small picture that the model learns to predict beside the class, in training; 0 for none."""
     augment: Augment = "none"
     """Move training networks at random: by mild affine maps, or by rotations and reflections."""
     mirror: bool = False

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from neuralfunctionals.data import WeightDataset, WeightItems
-from neuralfunctionals.inr import image_values
+from neuralfunctionals.inr import image_values, render_images
 from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -44,9 +44,12 @@ class ClassifyTask(Task):
         num_classes: Number of classes.
         mixup_alpha: The $\alpha$ of mixup; 0 for none.
         label_smoothing: Share of each label that is spread over all classes.
+        decode_size: Side of a small picture that the model learns to predict beside the class, in outputs behind those
+            of the classes: what the network shows on a grid of so many points. 0 for none. It is part of the loss only.
+        omega: Frequency of the networks' sines, for that.
         augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
         mirror: Whether every second network is mirrored too.
-        convention: Convention of the networks, for the augmentation.
+        convention: Convention of the networks, for decoding and augmentation.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -62,6 +65,8 @@ class ClassifyTask(Task):
         num_classes: int = 10,
         mixup_alpha: float = 0.0,
         label_smoothing: float = 0.0,
+        decode_size: int = 0,
+        omega: float = 30.0,
         augment: Augment = "none",
         mirror: bool = False,
         convention: str = "paper",
@@ -84,6 +89,12 @@ class ClassifyTask(Task):
             raise ValueError(f"Expected label smoothing from 0 to below 1, but got {label_smoothing}.")
         self.num_classes, self.mixup_alpha = num_classes, mixup_alpha
         self.label_smoothing = label_smoothing
+        if decode_size < 0 or (decode_size and (source != "weights" or mixup_alpha)):
+            raise ValueError(
+                "Expected to decode pictures of networks without mixup, of a size of 0 or more, but got "
+                f"decode_size {decode_size}, source '{source}' and mixup_alpha {mixup_alpha}."
+            )
+        self.decode_size, self.omega, self.convention = decode_size, omega, convention
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises unless the dataset holds what the model reads, with classes that it knows."""
@@ -114,11 +125,13 @@ class ClassifyTask(Task):
 
     def forward(self, inputs: WeightSpaceFeatures | Float[Tensor, "B M D"]) -> Float[Tensor, "B K"]:
         """One number for each class, the largest for the most probable one."""
-        return self.model(inputs)
+        return self.model(inputs)[:, : self.num_classes]
 
     def loss(self, batch: ClassifyBatch) -> Float[Tensor, ""]:
         if self.augmentation and isinstance(batch.inputs, WeightSpaceFeatures):
             batch = batch._replace(inputs=self.augmentation.move(batch.inputs))
+        if self.decode_size and isinstance(batch.inputs, WeightSpaceFeatures):
+            return self._loss_with_decoding(batch.inputs, batch.label)
         if not self.mixup_alpha:
             return cross_entropy(self(batch.inputs), batch.label, label_smoothing=self.label_smoothing)
         part = torch.distributions.Beta(self.mixup_alpha, self.mixup_alpha).sample().item()
@@ -129,6 +142,14 @@ class ClassifyTask(Task):
             cross_entropy(logits, y, label_smoothing=self.label_smoothing) for y in (batch.label, batch.label[order])
         ]
         return part * losses[0] + (1 - part) * losses[1]
+
+    def _loss_with_decoding(self, networks: WeightSpaceFeatures, label: Int[Tensor, "B"]) -> Float[Tensor, ""]:
+        logits, pictures = self.model(networks).tensor_split([self.num_classes], dim=1)
+        side = self.decode_size
+        with torch.no_grad():
+            shown = render_images(networks, side, side, omega=self.omega, convention=self.convention)
+        error = mse_loss(pictures, shown.flatten(1))
+        return cross_entropy(logits, label, label_smoothing=self.label_smoothing) + error
 
     def score(self, batch: ClassifyBatch) -> dict[str, Float[Tensor, "B"]]:
         logits = self(batch.inputs)
