@@ -216,11 +216,11 @@ def _predict(arguments: Any) -> dict[str, Any]:
 
 def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or symmetries"
+    text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or best"
     add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
     add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
-    add("--full-images", action="store_true", help="the full image sets also at small scales; see NF_DATA_ROOT")
+    add("--samples", action="store_true", help="learn from the embedded samples instead of the full image sets")
     add("--limit", type=int, metavar="N", help="N images of each set")
     add("--data", action="append", metavar="RECIPE=DIR", help="a store of networks for a recipe; may be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="runs at the same time, sharing the cores (1)")
@@ -240,7 +240,7 @@ def _reproduce(arguments: Any) -> dict[str, Any]:
             arguments.table,
             out,
             scale=arguments.scale,
-            full_images=arguments.full_images,
+            samples=arguments.samples,
             limit=arguments.limit,
             stores={recipe: path for recipe, _, path in stores},
             jobs=arguments.jobs,

@@ -11,6 +11,7 @@ from neuralfunctionals.layers.neuron_states import (
     StateCrossAttention,
     StatePool,
     WriteEntries,
+    spread_scales,
     take_out_scales,
 )
 from neuralfunctionals.models.heads import mlp_head
@@ -51,7 +52,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         head_channels: Hidden widths of the MLP that gives the vector.
         entry_channels: Width of the MLP that gives output features.
         rank: Length of the vectors in the product of two states.
-        output_scale: First value of the learned scales of the output features.
+        output_scale: First value of the learned scales of the output features, relative to those of the input.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
@@ -80,7 +81,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         head_channels: Sequence[int] = (256,),
         entry_channels: int = 64,
         rank: int = 32,
-        output_scale: float = 0.03,
+        output_scale: float = 0.1,
     ) -> None:
         super().__init__()
         if pooling not in (None, "vector", "latents"):
@@ -123,9 +124,11 @@ class NeuronGraphNet(nn.Module, Pretrained):
             return self.head(self.dropout(self.pool(states)))
         if self.pooling == "latents":
             return self.head(states)
-        hidden = self.write(states) + self.skip(take_out_scales(features)[0])
-        added = self.entries(hidden.map(nn.functional.gelu).map(self.dropout))
-        return self.scale(added + self.product(states))
+        relative, scales = take_out_scales(features)
+        hidden = self.write(states) + self.skip(relative)
+        output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)
+        # An edit is learned relative to what it edits: groups of entries differ in scale by factors of ten.
+        return self.scale(output) * spread_scales(self.states.groups, scales.mean(-1, keepdim=True))
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":

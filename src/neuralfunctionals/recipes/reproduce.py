@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.data import RunDirectory, WeightDataset
-from neuralfunctionals.recipes.catalog import changed_fields
+from neuralfunctionals.recipes.catalog import changed_fields, find_run
 from neuralfunctionals.recipes.datasets import dataset_for
 from neuralfunctionals.recipes.run import SCALES, Run
 from neuralfunctionals.recipes.tables import TABLES, Planned
@@ -25,7 +25,7 @@ def reproduce(
     out: str | os.PathLike[str],
     *,
     scale: str = "small",
-    full_images: bool = False,
+    samples: bool = False,
     limit: int | None = None,
     stores: Mapping[str, str | os.PathLike[str]] | None = None,
     jobs: int = 1,
@@ -38,7 +38,7 @@ def reproduce(
         name: One of `TABLES`.
         out: A directory that gets one run directory for each run, `table.md` and pictures; one begun is continued.
         scale: `tiny`, `small`, `long` or `paper`.
-        full_images: Whether small scales use the full image sets instead of the embedded samples.
+        samples: Whether to learn from the embedded samples instead of the full image sets.
         limit: This many images of each set.
         stores: Stores of networks for some recipes, instead of what they would make.
         jobs: Runs at the same time; they share the machine's cores.
@@ -56,9 +56,7 @@ def reproduce(
         raise ValueError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
     for path in stores.values():
         WeightDataset(path)
-    every = [
-        _Job(planned, planned.at(scale, full_images=full_images, limit=limit), out, stores) for planned in table.runs
-    ]
+    every = [_Job(planned, planned.at(scale, samples=samples, limit=limit), out, stores) for planned in table.runs]
     paths = [job.path for job in every]
     for config in dict.fromkeys(job.run.data for job in every if job.store is None):
         dataset_for(config, progress=fitting)
@@ -88,9 +86,9 @@ class _Job:
 
     @property
     def path(self) -> Path:
-        suffix = "" if self.planned.encoder is None else f"-of-{self.planned.encoder}"
-        suffix += "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in self.planned.changes)
-        return self.out / (self.run.name + suffix)
+        if self.planned.encoder is not None:
+            return self.out / f"{self.run.name}-of-{self.planned.encoder.model}{_suffix(self.planned.encoder)}"
+        return self.out / (self.run.name + _suffix(self.planned))
 
     @property
     def store(self) -> str | os.PathLike[str] | None:
@@ -101,8 +99,9 @@ class _Job:
 
     @property
     def _autoencoder(self) -> Path:
-        recipe = self.run.recipe.replace("classify/", "inr2array/")
-        return self.out / replace(self.run, recipe=recipe, model_name=self.planned.encoder or "").name
+        assert self.planned.encoder is not None
+        encoder = find_run(self.planned.encoder.recipe, scale=self.run.scale, model=self.planned.encoder.model)
+        return self.out / (replace(encoder, seed=self.run.seed).name + _suffix(self.planned.encoder))
 
     def carry_out(self, threads: int) -> None:
         if self.planned.encoder is not None:
@@ -124,3 +123,8 @@ class _Job:
         if result.returncode:
             lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
             raise ValueError(f"The run {self.path.name} failed: {lines[-1].removeprefix('nf: ')}")
+
+
+def _suffix(planned: Planned) -> str:
+    """What tells a run from the recipe's own."""
+    return "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in planned.changes)

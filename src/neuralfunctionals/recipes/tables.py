@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.recipes import editing, generalization
-from neuralfunctionals.recipes.catalog import RECIPES, find_run
-from neuralfunctionals.recipes.run import SAMPLES, DataConfig, Run, with_steps, with_values
+from neuralfunctionals.recipes.catalog import find_run
+from neuralfunctionals.recipes.run import SAMPLES, DataConfig, Run, with_values
 from neuralfunctionals.report import (
     classification_table,
     draw_accuracies,
@@ -19,7 +19,6 @@ from neuralfunctionals.report import (
     draw_latents,
     draw_predictions,
     draw_reconstructions,
-    draw_sizes,
     edit_table,
     generalization_table,
     reconstruction_table,
@@ -37,21 +36,17 @@ class Planned:
     recipe: str
     model: str
     seed: int = 0
-    encoder: str | None = None
-    """The autoencoder, of the same images and seed, whose latents it reads."""
+    encoder: Planned | None = None
+    """The autoencoder whose latents it reads."""
     changes: Fields = ()
     """What is not as in the recipe."""
-    small: Fields = ()
-    """The same for the scale `small` alone. Steps take warm-up and validations with them."""
 
-    def at(self, scale: str, *, full_images: bool, limit: int | None) -> Run:
-        """The run at a scale."""
+    def at(self, scale: str, *, samples: bool = False, limit: int | None = None) -> Run:
+        """The run at a scale, from full image sets or from embedded samples of them."""
         run = find_run(self.recipe, scale=scale, model=self.model)
-        small = dict(self.small) if scale == "small" else {}
-        run = with_steps(run, small.get("training.steps", run.training.steps))
-        run = with_values(run, {**small, **dict(self.changes), "seed": self.seed})
-        if full_images:
-            run = with_values(run, {"data.images": RECIPES[self.recipe].images})
+        run = with_values(run, {**dict(self.changes), "seed": self.seed})
+        if samples:
+            run = with_values(run, {"data.images": find_run(self.recipe, scale="tiny", model=self.model).data.images})
         if limit is not None:
             run = with_values(run, {f"data.{'limit' if isinstance(run.data, DataConfig) else 'limit_images'}": limit})
         return run
@@ -91,35 +86,39 @@ def _draw_classification(runs: Sequence[FinishedRun], out: Path) -> str:
     autoencoders = [run for run in runs if run.recipe.startswith("inr2array/")]
     classifiers = [run for run in runs if run.recipe.startswith("classify/")]
     draw_curves(classifiers, out / "curves.png", metric="accuracy")
-    latents = next(run for run in classifiers if run.model == "inr2array-nft")
+    latents = next(run for run in classifiers if run.model.startswith("inr2array-"))
     draw_latents(WeightDataset(latents.config["data"]["path"]), out / "latents.png", split="test")
     return f"{classification_table(classifiers)}\n{_draw_reconstruction(autoencoders, out)}"
 
 
-def _draw_symmetries(runs: Sequence[FinishedRun], out: Path) -> str:
-    readers = [run for run in runs if run.recipe.startswith("classify/")]
-    whole = [run for run in readers if run.config["run"]["training"]["limit"] is None]
-    draw_curves(whole, out / "curves.png", metric="accuracy")
-    draw_sizes([run for run in readers if run.recipe == "classify/mnist"], out / "sizes.png")
-    edits = [run for run in runs if run.recipe.startswith("edit/")]
-    arrays = [run for run in runs if run.recipe.startswith("inr2array/")]
-    draw_curves(arrays + edits, out / "other_curves.png")
-    return "\n".join([classification_table(whole), reconstruction_table(arrays), edit_table(edits)])
+def _draw_all(runs: Sequence[FinishedRun], out: Path) -> str:
+    parts = {"classify": _draw_classification, "inr2array": _draw_reconstruction, "edit": _draw_editing}
+    families = {family: [run for run in runs if run.family == family] for family in parts}
+    if families["classify"]:  # its picture shows latents, which the autoencoders make
+        families["classify"] += families.pop("inr2array")
+    return "\n".join(parts[family](chosen, out) for family, chosen in families.items() if chosen)
 
 
-def _seeds(recipe: str, first: str, count: int) -> range:
-    """The paper's main task gets several seeds."""
-    return range(count if recipe == first else 1)
+def _of_latents(autoencoder: Planned) -> Planned:
+    """The classifier of an autoencoder's latents."""
+    recipe = autoencoder.recipe.replace("inr2array/", "classify/")
+    return Planned(recipe, "latent", autoencoder.seed, encoder=autoencoder)
 
 
-_EDITORS = ("nfn-np", "nfn-hnp", "nft")
+_PROBES: Fields = (("model.probes", 64),)
+"""Models that also ask the function, at so many points."""
+_RAW: Fields = (("canonical", "none"),)
+"""Sine networks as they are, signs and phases included."""
+_EDITORS = ("nfn-np", "nfn-hnp", "nft", "nft-states", "neuron-graph")
 _TABLE_2 = PaperTable(
     "Tables 2 and 4, Figure 4: error of edited INRs",
     tuple(
-        Planned(recipe, model, seed)
+        planned
         for recipe in editing.TASKS
-        for seed in _seeds(recipe, "edit/mnist-dilate", 3)
-        for model in _EDITORS
+        for planned in (
+            *(Planned(recipe, model) for model in _EDITORS),
+            Planned(recipe, "neuron-graph", changes=_PROBES),
+        )
     ),
     _draw_editing,
 )
@@ -133,18 +132,22 @@ _TABLE_3 = PaperTable(
     ),
     _draw_generalization,
 )
-_ENCODERS = ("nft", "nfn")
+_ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")
 _TABLE_5 = PaperTable(
     "Table 5, Figure 3: error of Inr2Array's reconstructions",
     tuple(
-        Planned(f"inr2array/{images}", encoder, seed)
+        planned
         for images in SAMPLES
-        for seed in _seeds(images, "mnist", 3)
-        for encoder in _ENCODERS
+        for planned in (
+            *(Planned(f"inr2array/{images}", encoder) for encoder in _ENCODERS),
+            Planned(f"inr2array/{images}", "neuron-graph", changes=_PROBES),
+        )
     ),
     _draw_reconstruction,
 )
-_CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft")
+_CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft", "nft-states", "neuron-graph")
+_SEEDED = ("nfn-hnp", "nft-states", "neuron-graph")
+"""Classifiers that get three seeds on MNIST."""
 _TABLE_1 = PaperTable(
     "Tables 1, 5 and 6, Figure 3: classes of INRs, from weights and from Inr2Array's latents",
     (
@@ -152,79 +155,25 @@ _TABLE_1 = PaperTable(
         *(
             Planned(f"classify/{images}", model, seed)
             for images in SAMPLES
-            for seed in _seeds(images, "mnist", 3)
             for model in _CLASSIFIERS
+            for seed in range(3 if images == "mnist" and model in _SEEDED else 1)
         ),
-        *(
-            Planned(f"classify/{run.recipe.partition('/')[2]}", "latent", run.seed, encoder=run.model)
-            for run in _TABLE_5.runs
-        ),
+        *(Planned("classify/mnist", model, changes=_RAW) for model in ("nft", "nfn-hnp")),
+        *(Planned(f"classify/{images}", "neuron-graph", changes=_PROBES) for images in SAMPLES),
+        *(Planned(f"classify/{images}", "render-cnn") for images in SAMPLES),
+        *(_of_latents(run) for run in _TABLE_5.runs),
     ),
     _draw_classification,
 )
-
-
-def _steps(steps: int, val_every: int) -> Fields:
-    return (("training.steps", steps), ("training.val_every", val_every))
-
-
-_FORMS: dict[str, Fields] = {
-    "raw": (),
-    "augmented": (("task.augment", True),),
-    "canonical": (("canonical", "sine"),),
-}
-"""How a reader sees sine networks: as they are, with random signs and phases in training, or without them."""
-_INPUT = (("model.standardize", True), ("model.fourier_scale", 0.3))
-"""For models with Fourier features: with the paper's they stay near chance in so little time."""
-_SLIM = (("model.channels", 32), ("model.hidden_channels", 64))
-_READERS: tuple[tuple[str, Fields, Fields], ...] = (
-    ("nft", (), (*_SLIM, *_INPUT, *_steps(800, 160))),
-    ("nft", (("model.message_passing", True),), (*_SLIM, *_INPUT, *_steps(450, 90))),
-    ("neuron-graph", (), (("model.channels", 32), ("optimizer.lr", 2e-3), *_steps(2150, 430))),
-    ("nfn-hnp", (), (*_INPUT, *_steps(1100, 220))),
-)
-"""Models, changes, and what is theirs at `small`: about a hundred seconds of one core for each."""
-_OTHERS: tuple[tuple[str, str, Fields], ...] = (
-    ("inr2array/mnist", "nft", (("training.steps", 600),)),
-    ("inr2array/mnist", "neuron-graph", (("training.steps", 1200),)),
-    ("edit/mnist-dilate", "nft", (("training.steps", 300),)),
-    ("edit/mnist-dilate", "neuron-graph", ()),
-)
-"""Recipes and models for the comparison in tasks other than classification, and what is theirs at `small`."""
-_SIZES = (500, 1500, 4500)
-"""Smaller training sets, for the plot of the best reader's accuracy against their size."""
-
-
-def _read(images: str, reader: Any, form: str, seed: int = 0, size: int | None = None) -> Planned:
-    model, changes, small = reader
-    sizes = () if size is None else (("training.limit", size),)
-    return Planned(f"classify/{images}", model, seed, changes=changes + _FORMS[form] + sizes, small=small)
-
-
-_SYMMETRIES = PaperTable(
-    "Beyond the paper: sine networks with and without their signs and phases",
+_LONG = PaperTable(
+    "The best models of each task, weights only; meant for the scale `long`",
     (
-        *(
-            _read(images, reader, form, seed)
-            for images in SAMPLES
-            for seed in _seeds(images, "mnist", 3)
-            for reader in _READERS
-            for form in _FORMS
-        ),
-        *(
-            _read("mnist", reader, form, size=size)
-            for size in _SIZES
-            for reader in _READERS
-            if reader[0] == "neuron-graph"
-            for form in ("raw", "canonical")
-        ),
-        *(
-            Planned(recipe, model, changes=_FORMS[form], small=small)
-            for recipe, model, small in _OTHERS
-            for form in ("raw", "canonical")
-        ),
+        *(Planned(f"classify/{images}", "neuron-graph") for images in SAMPLES),
+        Planned("inr2array/mnist", "neuron-graph"),
+        Planned("edit/mnist-dilate", "neuron-graph"),
+        _of_latents(Planned("inr2array/mnist", "neuron-graph")),
     ),
-    _draw_symmetries,
+    _draw_all,
 )
 TABLES: dict[str, PaperTable] = {
     "table1": _TABLE_1,
@@ -235,6 +184,6 @@ TABLES: dict[str, PaperTable] = {
     "table6": _TABLE_1,
     "figure3": _TABLE_5,
     "figure4": _TABLE_2,
-    "symmetries": _SYMMETRIES,
+    "best": _LONG,
 }
 """What can be reproduced."""

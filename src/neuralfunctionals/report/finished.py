@@ -37,10 +37,15 @@ class FinishedRun:
         """The model's name; of a reader of latents that of their autoencoder; and what the paper's does not have."""
         run, encoder = self.config["run"], self.config["data"].get("encoder")
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
-        name += " with messages" if run["model"].get("message_passing") else ""
-        name += ", augmented" if run["task"].get("augment") else ""
-        name += ", canonical" if run.get("canonical") == "sine" else ""
+        name += f", {run['model']['probes']} probes" if run["model"].get("probes") else ""
+        reads_sines = self.family in ("classify", "inr2array", "edit") and encoder is None
+        name += ", raw weights" if reads_sines and run.get("canonical") == "none" else ""
         return name + self.mark
+
+    @property
+    def league(self) -> str:
+        """Whether the model reads weights only or asks the function; models of one league are compared."""
+        return self.result.get("league", "weights only")
 
     @property
     def scale(self) -> str:
