@@ -92,7 +92,7 @@ def test_queries_attend_to_all_neurons():
             scores = torch.stack([attend.queries[m, head] @ p[:6][head] for p in pairs]) / 3**0.5
             heads.append(sum(a * p[6:][head] for a, p in zip(scores.softmax(0), pairs, strict=True)))
         expected.append(attend.mix(torch.cat(heads)))
-    whole = attend.from_network(states.network).view(2, 6)
+    whole = attend.from_pool(StatePool(layer)(states)).view(2, 6)
     torch.testing.assert_close(attend(states)[0], torch.stack(expected) + whole)
 
 

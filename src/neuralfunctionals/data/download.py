@@ -68,7 +68,7 @@ def download(
             raise ValueError(
                 f"The image set '{name}' is not complete under {root}, and {url} could not be downloaded: {error}. Put "
                 f"the publisher's files ({wanted}) into {folder}, name another data root (--data-root, NF_DATA_ROOT), "
-                "or use an embedded set: mnist-sample, fashion-sample, shapes-sample."
+                "or use an embedded set, such as --images mnist-sample (fashion-sample, shapes-sample)."
             ) from error
 
 

@@ -307,7 +307,10 @@ class WriteEntries(nn.Module):
 
 
 class StateCrossAttention(nn.Module):
-    r"""Learned queries that attend to the states of all neurons. Symmetry: invariant.
+    r"""An array of latents: learned queries that attend to the states of all neurons, and an MLP of the pooled states.
+
+    The values that queries attend to are the same for all; the MLP gives each latent numbers of its own.
+    Symmetry: invariant.
 
     Args:
         states: What gives the states.
@@ -327,11 +330,15 @@ class StateCrossAttention(nn.Module):
         self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))
         self.norm = nn.LayerNorm(states.channels)
         self.to_pairs = nn.ModuleDict({str(i): nn.Linear(states.channels, 2 * latent_channels) for i in states.layers})
-        self.from_network = nn.Linear(states.network_channels, num_latents * latent_channels)
+        self.pool = StatePool(states)
+        size, hidden = self.pool.out_channels, 4 * states.channels
+        self.from_pool = nn.Sequential(
+            nn.LayerNorm(size), nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, num_latents * latent_channels)
+        )
         self.mix = nn.Linear(latent_channels, latent_channels)
 
     def forward(self, states: States) -> Float[Tensor, "B M D"]:
-        latents = self.from_network(states.network).unflatten(-1, self.queries.shape)
+        latents = self.from_pool(self.pool(states)).unflatten(-1, self.queries.shape)
         if not states.neurons:
             return latents
         pairs = torch.cat([self.to_pairs[str(i)](self.norm(h)) for i, h in states.neurons.items()], dim=1)

@@ -136,7 +136,7 @@ _NFN: dict[str, Any] = {
     "fourier_scale": 0.3,
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "neuron-graph": {"channels": 64, "num_rounds": 5, "dropout": 0.05},
+    "neuron-graph": {"channels": 96, "num_rounds": 3, "dropout": 0.05},
     "nft-states": {**_NFT, "neuron_states": 3, "state_channels": 64},
     "nft": _NFT,
     "nfn-np": _NFN,
@@ -154,7 +154,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Models of the scales `small` and `long`."""
 _TRAINING: dict[str, tuple[float, int, int]] = {
-    "neuron-graph": (2.5e-3, 64, 8000),
+    "neuron-graph": (2.5e-3, 64, 6000),
     "nft-states": (2e-3, 64, 1500),
     "nft": (2e-3, 64, 1500),
     "nfn-np": (1e-3, 64, 2000),

@@ -110,7 +110,7 @@ _NFT: dict[str, Any] = {
     "fourier_scale": 0.3,
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "neuron-graph": {"channels": 64, "num_rounds": 5},
+    "neuron-graph": {"channels": 96, "num_rounds": 3},
     "nft-states": {**_NFT, "neuron_states": 3, "state_channels": 64},
     "nft": _NFT,
     "nft-hnp": _NFT,
@@ -119,7 +119,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Models of the scales `small` and `long`."""
 _TRAINING: dict[str, tuple[float, int, int]] = {
-    "neuron-graph": (2.5e-3, 64, 3000),
+    "neuron-graph": (2.5e-3, 64, 3500),
     "nft-states": (3e-3, 32, 1500),
     "nft": (3e-3, 32, 1500),
     "nft-hnp": (3e-3, 32, 1500),

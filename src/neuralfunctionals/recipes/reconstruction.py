@@ -77,14 +77,14 @@ _NFT: dict[str, Any] = {
     "fourier_scale": 0.3,
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "neuron-graph": {**_SHARED, "channels": 64, "num_blocks": 5},
+    "neuron-graph": {**_SHARED, "channels": 96, "num_blocks": 3},
     "nft-states": {**_NFT, "neuron_states": 3, "state_channels": 64},
     "nft": _NFT,
     "nfn": {**_SHARED, "channels": 64, "num_blocks": 2, "fourier_scale": 0.3, "standardize": True},
 }
 """Models of the scales `small` and `long`."""
 _TRAINING: dict[str, tuple[float, int, int]] = {
-    "neuron-graph": (2e-3, 64, 5000),
+    "neuron-graph": (2.5e-3, 64, 4000),
     "nft-states": (2e-3, 32, 2000),
     "nft": (2e-3, 32, 2000),
     "nfn": (1e-3, 32, 3000),

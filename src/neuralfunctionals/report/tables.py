@@ -134,16 +134,19 @@ def classification_table(runs: Sequence[FinishedRun]) -> str:
 
 
 def _models(runs: Sequence[FinishedRun]) -> Iterator[tuple[str, str, Results]]:
-    """Recipe, model and results, in the order in which they come."""
+    """Recipe, model and results: of each recipe first the models that read weights only, in the order they come."""
     for recipe, of_recipe in group(runs, by="recipe").items():
-        for model, same in group(of_recipe, by="model").items():
-            yield recipe, model, [run.result for run in same]
+        leagues = group(of_recipe, by="league")
+        for league in sorted(leagues, reverse=True):
+            for model, same in group(leagues[league], by="model").items():
+                yield recipe, model, [run.result for run in same]
 
 
 def _facts(recipe: str, model: str, results: Results) -> dict[str, str]:
     return {
         "task": recipe,
         "model": model,
+        "league": results[0].get("league", "weights only"),
         "parameters": f"{results[0]['parameters']:,}",
         "seeds": str(len(results)),
     }
