@@ -17,11 +17,23 @@ def test_the_demo_ends_with_a_table_and_a_report_and_repeats_nothing(tmp_path, c
     out = tmp_path / "demo"
     code, result, err = run(capsys, "demo", "--scale", "tiny", "--out", out, "--json")
     assert code == 0, err
-    assert result["networks"] == 64
-    models = [(row["task"], row["model"]) for row in result["results"]]
-    editing = [("edit", name) for name in ("no edit", "nfn-hnp", "neuron-graph, canonical")]
-    assert models == editing + [("classify", name) for name in ("chance", "nfn-hnp", "neuron-graph, canonical")]
-    assert result["results"][2]["test_mse"] < result["results"][0]["test_mse"]
+    assert result["networks"] == 2 * 64
+    assert result["unseen_networks"] == 64
+    rows = [(row["task"], row["model"], row.get("trained")) for row in result["results"]]
+    assert rows == [
+        ("edit", "no edit", None),
+        ("edit", "neuron-graph", "now"),
+        ("edit", "neuron-graph", "shipped"),
+        ("classify", "chance", None),
+        ("classify", "nfn-hnp", "now"),
+        ("classify", "neuron-graph", "now"),
+        ("classify", "nft-states", "now"),
+        ("classify", "neuron-graph", "shipped"),
+    ]
+    assert {row["league"] for row in result["results"] if "league" in row} == {"weights only"}
+    no_edit, _, shipped = (row["test_mse"] for row in result["results"][:3])
+    assert shipped < 0.5 * no_edit
+    assert result["results"][-1]["test_accuracy"] > 0.8
     assert result["shuffled"]["weights"] > 0.1
     assert max(result["shuffled"]["pictures"], result["shuffled"]["answers"]) < 1e-3
     assert "digits" in err
@@ -79,5 +91,5 @@ def test_ctrl_c_stops_all_processes_cleanly_and_a_second_run_finishes(tmp_path):
     again = nf_command("demo", "--scale", "tiny", "--out", out, "--json")
     done = subprocess.run(again, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout.splitlines()[-1])["results"]) == 6
+    assert len(json.loads(done.stdout.splitlines()[-1])["results"]) == 8
     assert (out / "report.html").exists()

@@ -42,8 +42,8 @@ def card(name: str, summary: str, chosen: str, directory: RunDirectory) -> str:
     ]
     metrics = [metric for metric in result["test"] if metric != "networks"]
     facts = [
-        f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters; league: "
-        f"{result['league']}.",
+        f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters.",
+        f"League: {result['league']}.",
         f"Trained by `{command_of(run, data['images'])}`; the best of {result['steps']:,} steps by validation: "
         f"{result['best_step']:,}.",
         f"Networks: {data['networks']:,} of the image set `{data['images']}`, {spec}, made as `run.json` says. "

@@ -35,15 +35,19 @@ def _show_demo(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("task", "model", "test", "parameters", box=None, header_style="bold")
+    table = Table("task", "model", "trained", "test", "parameters", box=None, header_style="bold")
     tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
     for row in result["results"]:
         value = f"{row['test_mse']:.3f}" if "test_mse" in row else f"{row['test_accuracy']:.1%}"
         size = f"{row['parameters']:,}" if "parameters" in row else ""
-        table.add_row(tasks.pop(row["task"], ""), row["model"], value, size)
+        table.add_row(tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size)
     changes = result["shuffled"]
     console = Console(highlight=False)
-    console.print(f"{result['networks']} networks, one for each digit. What models do that see their weights alone:")
+    console.print(
+        f"{result['networks']} networks, one for each digit. Models that see their weights alone, tested on "
+        f"{result['unseen_networks']} networks of digits that none of them has seen:",
+        soft_wrap=True,
+    )
     console.print(table)
     console.print(
         f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "

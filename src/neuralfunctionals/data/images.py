@@ -20,8 +20,8 @@ from neuralfunctionals.native import cache_directory
 
 SPLITS = ("train", "val", "test")
 """The parts of an image set, in the order of their numbers."""
-EMBEDDED_SETS = ("mnist-sample", "fashion-sample", "shapes-sample")
-"""Small sets inside the package."""
+EMBEDDED_SETS = ("mnist-sample", "fashion-sample", "shapes-sample", "mnist-unseen")
+"""Small sets inside the package. The last is for testing only: no recipe trains on its digits."""
 FULL_SETS = ("mnist", "fashion", "cifar10", "svhn-grey")
 """The publishers' sets, under a data root or downloaded."""
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -96,9 +96,9 @@ def open_images(
     """Opens an image set.
 
     Args:
-        name_or_path: `mnist-sample`, `fashion-sample`, `shapes-sample` (embedded), `mnist`, `fashion`, `cifar10`,
-            `svhn-grey` (publishers' files), a folder of images (its sub-folders are the classes), or an array file
-            (`.npy`, or `.npz` with `images` and perhaps `labels`).
+        name_or_path: `mnist-sample`, `fashion-sample`, `shapes-sample`, `mnist-unseen` (embedded), `mnist`, `fashion`,
+            `cifar10`, `svhn-grey` (publishers' files), a folder of images (its sub-folders are the classes), or an
+            array file (`.npy`, or `.npz` with `images` and perhaps `labels`).
         data_root: Where the publishers' files are or will be: `NF_DATA_ROOT`, or a folder in the cache.
         image_size: Resize the images of a folder to this height and width.
         mirror: Another place to download from, `NF_MIRROR` if missing; see `download`.
@@ -107,7 +107,9 @@ def open_images(
     name = os.fspath(name_or_path)
     root = Path(data_root or os.environ.get("NF_DATA_ROOT") or cache_directory() / "images")
     if name in ("mnist-sample", "fashion-sample"):
-        return _open_sample(name)
+        return _open_embedded(name, name.removesuffix("-sample"), _split_at(2400, 2700, 3000))
+    if name == "mnist-unseen":
+        return _open_embedded(name, "mnist_unseen", _split_at(0, 0, 1000))
     if name == "shapes-sample":
         return ImageSet(name, (32, 32, 3), shape_labels(), own_splits(NUM_PICTURES), draw_shapes)
     if name == "svhn-grey":
@@ -142,10 +144,14 @@ def own_splits(count: int) -> np.ndarray:
     return np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 2], dtype=np.uint8)[np.arange(count) % 10]
 
 
+def _open_embedded(name: str, file: str, splits: np.ndarray) -> ImageSet:
+    return _from_arrays(name, *_read_embedded(file), splits)
+
+
 @functools.cache
-def _open_sample(name: str) -> ImageSet:
-    with np.load(_SAMPLES / f"{name.removesuffix('-sample')}.npz", allow_pickle=False) as arrays:
-        return _from_arrays(name, arrays["images"], arrays["labels"], _split_at(2400, 2700, 3000))
+def _read_embedded(file: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(_SAMPLES / f"{file}.npz", allow_pickle=False) as arrays:
+        return arrays["images"], arrays["labels"]
 
 
 _IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

@@ -101,7 +101,7 @@ def _timed(recipe: str, scale: Scale, model: str) -> Run:
         paper,
         scale=scale,
         model=_OPTIONS[model],
-        task=ReconstructConfig(augment="affine"),
+        task=ReconstructConfig(augment="affine" if scale == "long" else "none"),
         data=DataConfig(images=paper.data.images),
         canonical="sine",
         **training_of(scale, steps, batch, optimizer),
