@@ -65,6 +65,7 @@ def make_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> ClassifyTa
         mixup_alpha=run.task.mixup_alpha,
         augment=run.task.augment,
         omega=made.get("omega", 30.0),
+        convention=made.get("convention", "paper"),
         optimizer=run.optimizer,
         seed=run.seed,
     )
