@@ -149,7 +149,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 def _shape(spec: NetworkSpec, image_size: tuple[int, int] | None) -> dict[str, Any]:
     """The shape of the images that sine networks of two coordinates are rendered to."""
-    if can_be_siren(spec) and spec.widths[0] == 2:
+    if can_be_siren(spec) and spec.widths[0] == 2:  # as `WeightDataset.can_render`
         return {"image_shape": [*(image_size or IMAGE_SIZE), spec.widths[-1]]}
     if image_size is not None:
         raise ValueError(f"Expected sine networks of two coordinates to render images from, but got {spec}.")

@@ -167,6 +167,12 @@ class WeightDataset:
         own = self.find_form(form) if self._forms is None else self._forms[0]
         return self if own is None else self._with(_forms=(own, form))
 
+    @property
+    def can_render(self) -> bool:
+        """Whether the networks can be sine networks of two coordinates, which show images."""
+        spec = self.store.header.spec
+        return spec is not None and can_be_siren(spec) and spec.widths[0] == 2
+
     def with_images(self, size: tuple[int, int] | None = None) -> WeightDataset:
         """The dataset with an image for each item: the store's own, or else rendered from its network when it is read.
 
@@ -175,7 +181,7 @@ class WeightDataset:
         """
         if "image" in self.tensor_names or self._rendered_size is not None:
             return self
-        if not can_be_siren(self.spec) or self.spec.widths[0] != 2:
+        if not self.can_render:
             raise ValueError(
                 f"Expected images in {self.path}, or sine networks of two coordinates to render them from, but it has "
                 f"no images and networks {self.spec}. Make a store with nf fit."

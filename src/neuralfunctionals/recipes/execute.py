@@ -192,6 +192,8 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
     shown = dataset.split("test")
+    if shown.can_render and "image_shape" in shown.provenance:  # for pictures, also where the task needs no images
+        shown = shown.with_images()
     directory.write_samples(task.samples(shown[: min(task.num_samples, len(shown))]))
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
