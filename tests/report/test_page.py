@@ -13,12 +13,13 @@ from neuralfunctionals.cli import main
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader
 from neuralfunctionals.report import FAMILIES, read_runs, write_report
 from neuralfunctionals.report.families import tell_apart
+from neuralfunctionals.report.pictures import _compare
 
 HOSTILE = "<script>alert('$x_{')</script>"
 
 
-def write_run(path, recipe, model, *, seed=0, value=0.25, changes=(), samples=None):
-    """A finished run, as training leaves it; `changes` are fields of its config by their names."""
+def write_run(path, recipe, model, *, seed=0, value=0.25, changes=(), samples=None, made=None):
+    """A finished run, as training leaves it; `changes` are fields of its config by their names, `made` of its data."""
     family = FAMILIES[recipe.partition("/")[0]]
     directory = RunDirectory(path)
     split = {"networks": 10, family.metric: value, "mse_no_edit": 0.5, "r2": 0.1, "l1": 0.2}
@@ -34,8 +35,9 @@ def write_run(path, recipe, model, *, seed=0, value=0.25, changes=(), samples=No
         "seed": seed,
         **dict(changes),
     }
-    made = {"optimizer": "adam", "learning_rate": 0.003, "schedule": "cosine", "steps": 400, "stop_psnr_db": 40.0}
-    data = {"images": "mnist-sample", "networks": 64, "kind": "fitted sine networks", "recipe": made, "seed": 0}
+    fit = {"optimizer": "adam", "learning_rate": 0.003, "schedule": "cosine", "steps": 400, "stop_psnr_db": 40.0}
+    data = {"images": "mnist-sample", "networks": 64, "kind": "fitted sine networks", "recipe": fit, "seed": 0}
+    data |= made or {}
     machine = {"python": "3.11.7", "torch": "2.13.0", "lightning": "2.6.6", "cores": 2, "threads": 1}
     code = {"version": "0.1.0", "commit": "0123456789ab"}
     started = "2026-01-02T03:04:05Z"
@@ -126,6 +128,60 @@ def test_runs_that_differ_in_more_than_their_seed_are_told_apart(tmp_path):
     named = [run.model for run in tell_apart(read_runs(paths))]
     assert named == ["nft tiny", "nft tiny", "nft, canonical", "nft small #1", "nft small #2"]
     assert [run.model for run in tell_apart(read_runs(paths[:2]))] == ["nft", "nft"]
+
+
+def test_runs_of_one_recipe_on_different_data_share_a_page(tmp_path):
+    """Other networks, other numbers of them, other sizes of images: each model stands below what it was given."""
+    paths = [
+        write_run(
+            tmp_path / f"{recipe[:4]}{model}{place}",
+            f"{recipe}/mnist-dilate" if recipe == "edit" else f"{recipe}/mnist",
+            model,
+            samples=some_samples(count, size, seed=seed),
+            changes={"data": {"limit": count, "seed": seed}}.items(),
+            made={"limit": count, "seed": seed},
+        )
+        for recipe in ("edit", "inr2array", "classify")
+        for place, (model, count, size, seed) in enumerate(
+            [("nft", 4, 8, 0), ("nfn-np", 4, 8, 0), ("nft", 3, 8, 1), ("nfn-np", 6, 9, 2), ("nft", 4, 8, 3)]
+        )
+    ]
+    write_report(read_runs(paths), tmp_path / "report.html")
+    page = Page(tmp_path / "report.html")
+    assert page.tags.count("img") == 6
+    assert page.text.count("nft tiny #3") >= 3
+
+
+def some_samples(count, size, *, seed):
+    """What a run keeps of its test networks; the same for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    names = ("image", "original", "target", "edited", "reconstruction")
+    pictures = {name: torch.rand(count, size, size, 1, generator=generator) for name in names}
+    return {**pictures, "label": torch.arange(count), "predicted": torch.arange(count)}
+
+
+def test_runs_on_different_stores_are_no_seeds_of_one_another(tmp_path):
+    made = [{"source": "mine"}, {"source": "theirs"}, {"source": "mine", "path": "moved"}]
+    paths = [write_run(tmp_path / str(n), "edit/mnist-dilate", "nft", seed=n, made=m) for n, m in enumerate(made)]
+    named = [run.model for run in tell_apart(read_runs(paths))]
+    assert named == ["nft tiny #1", "nft tiny #2", "nft tiny #1"]
+
+
+def test_only_models_of_the_same_networks_stand_below_each_other(tmp_path):
+    chosen = {"nft": (4, 8, 0), "nfn-np": (4, 8, 0), "nfn-hnp": (3, 8, 0), "dws": (4, 8, 1), "spatial-nfn": (3, 8, 0)}
+    paths = [
+        write_run(tmp_path / model, "edit/mnist-dilate", model, samples=some_samples(count, size, seed=seed))
+        for model, (count, size, seed) in chosen.items()
+    ]
+    compared = _compare(read_runs(paths), ("original", "target"), num_samples=8)
+    assert {title: list(samples) for title, samples in compared.items()} == {
+        "edit/mnist-dilate, test set 1": ["nft", "nfn-np"],
+        "edit/mnist-dilate, test set 2": ["nfn-hnp", "spatial-nfn"],
+        "edit/mnist-dilate, test set 3": ["dws"],
+    }
+    for samples in compared.values():
+        counts = {len(values) for of_model in samples.values() for values in of_model.values()}
+        assert len(counts) == 1
 
 
 def test_runs_without_samples_are_reported_without_those_pictures(tmp_path):

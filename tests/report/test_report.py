@@ -8,7 +8,7 @@ from neuralfunctionals.report import draw_curves, draw_edits, edit_table
 from neuralfunctionals.report.finished import read_runs
 
 
-def write_run(path, recipe, model, seed, mse, *, finished=True):
+def write_run(path, recipe, model, seed, mse, *, finished=True, no_edit=0.5):
     """The files that reports read, as training leaves them."""
     directory = RunDirectory(path)
     directory.write_config({"format": 1, "run": {"model": {}, "task": {}}, "data": {}})
@@ -17,7 +17,7 @@ def write_run(path, recipe, model, seed, mse, *, finished=True):
     pictures = {name: torch.rand(6, 28, 28, 1, generator=generator) for name in ("original", "target", "edited")}
     directory.write_samples(pictures)
     if finished:
-        split = {"mse": mse, "mse_no_edit": 0.5}
+        split = {"mse": mse, "mse_no_edit": no_edit}
         result = {"recipe": recipe, "model": model, "seed": seed, "parameters": 1234, "training_seconds": 10.0}
         directory.write_result({**result, "train": split, "val": split, "test": split})
     return path
@@ -38,6 +38,16 @@ def test_the_table_has_means_standard_errors_and_the_papers_numbers(runs):
     assert lines[3] == ["edit/mnist-dilate", "nft", "1,234", "3", spread, spread, "0.0473", "0.0510", "10"]
     assert lines[4][1:6] == ["nfn-np", "1,234", "1", "0.4000", "0.4000"]
     assert lines[6][:2] == ["edit/mnist-erode", "nft"]
+
+
+def test_models_measured_on_other_networks_get_their_own_baseline(tmp_path):
+    chosen = [("nft", 0.5), ("nfn-np", 0.5), ("nfn-hnp", 0.7)]
+    runs = [
+        write_run(tmp_path / model, "edit/mnist-dilate", model, 0, 0.1, no_edit=no_edit) for model, no_edit in chosen
+    ]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in edit_table(read_runs(runs)).splitlines()]
+    assert [line[1] for line in lines[2:]] == ["no edit", "nft", "nfn-np", "no edit", "nfn-hnp"]
+    assert [lines[2][5], lines[5][5]] == ["0.5000", "0.7000"]
 
 
 def test_pictures_are_drawn_for_every_recipe(runs, tmp_path):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from neuralfunctionals.inr import SirenForm, image_grid, render
+from neuralfunctionals.tasks import ClassifyTask, EditTask
 from neuralfunctionals.web import cards
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
@@ -50,6 +52,33 @@ def test_what_is_no_symmetry_is_called_a_change(models, exhibit):
     assert changes.image > 1 / 255
     assert not changes.same_answers
     assert "gave another answer" in cards.changes_card(before, after, changes)
+
+
+class Shown(torch.nn.Module):
+    """Answers with what networks of a form show at ten points."""
+
+    def forward(self, networks):
+        return render(networks, image_grid(2, 5), omega=20.0, convention="dws")[..., 0]
+
+
+class Doubled(torch.nn.Module):
+    """Doubles what networks show."""
+
+    def forward(self, networks):
+        change = torch.zeros_like(networks.tensor)
+        change[:, networks.spec.groups[-2].start :] = networks.tensor[:, networks.spec.groups[-2].start :]
+        return networks.with_tensor(change)
+
+
+def test_models_of_another_form_read_and_edit_the_networks_of_the_page(models, exhibit):
+    form = {"omega": 20.0, "convention": "dws"}
+    other = Models(
+        {"double": EditTask(Doubled(), edit="dilate", **form)}, ClassifyTask(Shown(), **form), models.autoencoder
+    )
+    assert other.classifier.form == SirenForm(**form)
+    expected = render(exhibit.network, image_grid(2, 5))[0, :, 0].softmax(-1)
+    torch.testing.assert_close(exhibit.read(other).reading.probabilities, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(exhibit.edited(other, "double").image, 2 * exhibit.image, atol=1e-3, rtol=1e-3)
 
 
 def test_edits_are_the_editors_and_can_be_taken_back(models, exhibit):

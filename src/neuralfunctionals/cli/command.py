@@ -1,8 +1,9 @@
-"""One command of `nf`: `Command`."""
+"""One command of `nf`: `Command`; and what commands say beside their result: `say`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,3 +24,18 @@ class Command:
     """Shows the result to people, where a plain list does not do."""
     bind: Callable[[argparse.ArgumentParser, Sequence[str]], tuple[list[str], Run]] | None = None
     """Adds arguments that depend on the words given; returns the words left to read and what to run."""
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    print(f"nf: {text}", file=sys.stderr)
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width, from `28` or `28x32`."""
+    if text is None:
+        return None
+    parts = str(text).split("x")
+    if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
+    return int(parts[0]), int(parts[-1])

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from neuralfunctionals.cli.bars import plain_bar
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Command, parse_size, say
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -64,14 +64,16 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("source", metavar="PATH", help="what to import")
     add("--out", required=True, metavar="DIR", help="the new store")
-    add("--convention", default="paper", metavar="NAME", help="paper (default) or dws: how the weights are meant")
-    add("--omega", type=float, default=30.0, help="frequency of the sines (30)")
+    add("--convention", metavar="NAME", help="SIREN convention: paper or dws; defaults to an npz's own, or paper")
+    add("--omega", type=float, help="frequency of the sines; defaults to an npz's own, or 30")
+    add("--image-size", metavar="N|HxW", help="size at which networks without images are rendered in training (28)")
     add("--step", type=int, metavar="N", help="which checkpoint of a small-cnn-zoo (the last)")
     add("--split", metavar="FILE", help="index file of a small-cnn-zoo: row numbers in the order of the split")
 
 
 def _data_import(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data.published import import_networks
+    from neuralfunctionals.inr import SirenForm
 
     with plain_bar("importing") as advance:
         store = import_networks(
@@ -80,9 +82,18 @@ def _data_import(arguments: Any) -> dict[str, Any]:
             arguments.out,
             convention=arguments.convention,
             omega=arguments.omega,
+            image_size=parse_size(arguments.image_size),
             step=arguments.step,
             split_file=arguments.split,
             progress=advance,
+        )
+    made, asked = store.header.provenance, (arguments.omega, arguments.convention, arguments.image_size)
+    if "image_shape" in made and None in asked:
+        form = SirenForm.from_provenance(made)
+        size = "x".join(map(str, made["image_shape"][:2]))
+        say(
+            f"taken as sine networks with {form}, shown as images of {size}. If that is wrong, import them again with "
+            "--omega, --convention and --image-size."
         )
     return {"items": store.header.num_items, "spec": str(store.header.spec), "out": os.fspath(arguments.out)}
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
-from neuralfunctionals.cli.command import Command, Run
+from neuralfunctionals.cli.command import Command, Run, say
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -178,18 +178,29 @@ def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", help="the directory of a finished run of an edit/ recipe")
     add("--weights", required=True, metavar="FILE", help="a state_dict (.pth, .pt, .safetensors) or many (.npz)")
     add("--out", required=True, metavar="FILE", help="where the edited networks go, in the same format")
+    add("--omega", type=float, help="frequency of the file's networks; defaults to an npz's own, or the model's")
+    add("--convention", metavar="NAME", help="their SIREN convention, paper or dws; defaults likewise")
     add("--force", action="store_true", help="replace a file that is there")
 
 
 def _edit(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data.network_files import read_networks, write_networks
+    from neuralfunctionals.data.network_files import read_form, read_networks, write_networks
+    from neuralfunctionals.inr import SirenForm
     from neuralfunctionals.recipes import open_run
 
     opened = _require_kind(open_run(arguments.run), "edit")
     if os.path.exists(arguments.out) and not arguments.force:
         raise ValueError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
-    networks = read_networks(arguments.weights)
-    write_networks(arguments.out, opened.task.edit(networks))
+    networks, known = read_networks(arguments.weights), read_form(arguments.weights)
+    form = SirenForm.choose(
+        arguments.omega, arguments.convention, known=known, assumed=opened.task.form, where=arguments.weights
+    )
+    write_networks(arguments.out, opened.task.edit(networks, form=form), form=form)
+    if known is None and None in (arguments.omega, arguments.convention):
+        say(
+            f"{arguments.weights} was taken to hold sine networks with {form}, as the model was trained on. "
+            "If they are others, say so with --omega and --convention."
+        )
     return {"networks": len(networks), "edit": opened.task.edit_name, "out": os.fspath(arguments.out)}
 
 

@@ -13,8 +13,7 @@ from jaxtyping import Int
 from neuralfunctionals.data.images import SPLITS, ImageSet
 from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreHeader
-from neuralfunctionals.inr import FitRecipe, choose_engine, find_recipe, fit
-from neuralfunctionals.inr.siren import require_convention
+from neuralfunctionals.inr import FitRecipe, SirenForm, choose_engine, find_recipe, fit
 from neuralfunctionals.weight_space import NetworkSpec
 
 # Axes: B items.
@@ -70,7 +69,7 @@ class FitPlan(ShardPlan):
             raise ValueError(f"Expected at least one copy of each image, but got {copies}.")
         if seed < 0:
             raise ValueError(f"Expected a seed of at least 0, but got {seed}.")
-        require_convention(convention)
+        form = SirenForm(omega, convention)
         chosen = find_recipe(recipe)
         chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=float(psnr_db))
         sources = image_set.select(limit)
@@ -87,15 +86,15 @@ class FitPlan(ShardPlan):
             "recipe": chosen.to_dict(),
             "copies": copies,
             "limit": limit,
-            "omega": float(omega),
-            "convention": convention,
+            "omega": form.omega,
+            "convention": form.convention,
             "seed": seed,
             "engine": engine,
         }
         if shard_size is None:
             shard_size = min(512, max(16, len(items) // 16))
         header = StoreHeader(len(items), shard_size, spec, provenance)
-        return cls(image_set, items, chosen, spec, float(omega), convention, seed, engine, header)
+        return cls(image_set, items, chosen, spec, form.omega, form.convention, seed, engine, header)
 
     def task(self, shard: int) -> FitTask:
         """All that a worker needs to fit a shard."""

@@ -1,10 +1,10 @@
-"""Files of one network or a few, as people keep them: `read_networks`, `write_networks`."""
+"""Files of one network or a few, as people keep them: `read_networks`, `read_form`, `write_networks`."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 _STATE_DICTS = (".pth", ".pt", ".safetensors")
@@ -34,8 +35,21 @@ def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
         raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
-def write_networks(file: str | os.PathLike[str], networks: WeightSpaceFeatures) -> None:
-    """Writes what `read_networks` reads, in the format of the name's ending; whole or not at all."""
+def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
+    """What an `.npz` file says of the form of its sine networks; files that do not say give None."""
+    return read_form_of_arrays(Path(file)) if Path(file).suffix == ".npz" else None
+
+
+def write_networks(
+    file: str | os.PathLike[str], networks: WeightSpaceFeatures, *, form: SirenForm | None = None
+) -> None:
+    """Writes what `read_networks` reads, in the format of the name's ending; whole or not at all.
+
+    Args:
+        file: Where to write.
+        networks: What to write; many only to an `.npz` file.
+        form: The form of sine networks, for `read_form`; a `state_dict` has no place for it.
+    """
     file = _require_ending(file)
     if file.suffix != ".npz" and len(networks) != 1:
         raise ValueError(
@@ -43,7 +57,8 @@ def write_networks(file: str | os.PathLike[str], networks: WeightSpaceFeatures) 
         )
     data = io.BytesIO()
     if file.suffix == ".npz":
-        np.savez(data, weights=networks.to_vectors().numpy(), spec=np.array(networks.spec.to_json()))
+        arrays: Any = {"weights": networks.to_vectors().numpy(), "spec": np.array(networks.spec.to_json())}
+        np.savez(data, **arrays, **arrays_of_form(form))
     elif file.suffix == ".safetensors":
         data.write(safetensors.torch.save(networks.to_state_dicts()[0]))
     else:
@@ -83,17 +98,40 @@ def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file of networks, as `nf data export npz` writes it."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            content = {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # a hostile or damaged file may fail in any way
-        raise ValueError(
-            f"Refused {file}: it is no npz file of plain arrays ({error}). Nothing in it was run."
-        ) from error
+    """The arrays of an `.npz` file of networks, as `nf data export npz` writes it, without what tells their form."""
+    content = _load(file)
     if "weights" not in content or "spec" not in content or content["weights"].ndim != 2:
         raise ValueError(
             f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {file}, but found "
             f"{sorted(content)}. nf data export npz shows the form."
         )
-    return content
+    return {name: array for name, array in content.items() if name not in _FORM}
+
+
+def _load(file: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an `.npz` file, or as many of these as there are."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files if names is None or name in names}
+    except Exception as error:  # a hostile or damaged file may fail in any way
+        raise ValueError(
+            f"Refused {file}: it is no npz file of plain arrays ({error}). Nothing in it was run."
+        ) from error
+
+
+_FORM = ("omega", "convention")
+"""Arrays without axes: a number and a string."""
+
+
+def arrays_of_form(form: SirenForm | None) -> dict[str, Any]:
+    """What `read_form_of_arrays` reads."""
+    return {} if form is None else {name: np.array(getattr(form, name)) for name in _FORM}
+
+
+def read_form_of_arrays(file: Path) -> SirenForm | None:
+    """The form of sine networks that an `.npz` file tells."""
+    told = {name: array.item() if array.size == 1 else None for name, array in _load(file, _FORM).items()}
+    try:
+        return SirenForm.from_provenance(told)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Expected a number 'omega' and a string 'convention' in {file}: {error}") from error

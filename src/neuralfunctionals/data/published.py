@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,17 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS, own_splits
-from neuralfunctionals.data.network_files import read_arrays, read_state_dict
+from neuralfunctionals.data.network_files import arrays_of_form, read_arrays, read_form_of_arrays, read_state_dict
 from neuralfunctionals.data.small_cnn_zoo import export_zoo, import_zoo
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset
-from neuralfunctionals.inr.siren import convert_convention, require_convention
+from neuralfunctionals.inr import SirenForm, convert
+from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 FORMATS = ("nfn-sirens", "state-dicts", "npz", "small-cnn-zoo")
+IMAGE_SIZE = (28, 28)
+"""Height and width at which imported networks are rendered unless told otherwise."""
 _SHARD_SIZE = 512
 _NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
 _NFN_FILE = re.compile(r"net(?P<index>\d+)\.pth")
@@ -48,8 +51,9 @@ def import_networks(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    convention: str = "paper",
-    omega: float = 30.0,
+    convention: str | None = None,
+    omega: float | None = None,
+    image_size: tuple[int, int] | None = None,
     step: int | None = None,
     split_file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
@@ -62,14 +66,22 @@ def import_networks(
             `small-cnn-zoo` (`weights.npy`, `metrics.csv.gz`, `layout.csv`).
         source: The directory or file.
         out: The new store.
-        convention: How the weights are meant; written down, not converted.
-        omega: Frequency of the sines.
+        convention: SIREN convention of the networks, written down, not converted; defaults to what an `npz` says, or
+            else `"paper"`.
+        omega: Frequency of the sines; defaults to what an `npz` says, or else 30.
+        image_size: Height and width at which tasks that need images render sine networks of two coordinates; defaults
+            to 28 x 28. The images of an `npz` that has some are kept instead.
         step: Which checkpoint of a CNN zoo; the last if missing.
         split_file: Index file of a CNN zoo: one row number a line, in the order in which networks are split.
         progress: Called with the number of networks done and in all.
     """
     _require_format(kind)
-    require_convention(convention)
+    for_sirens = {"convention": convention, "omega": omega, "image_size": image_size}
+    given = [name for name, value in for_sirens.items() if value is not None]
+    if kind == "small-cnn-zoo" and given:
+        raise ValueError(f"Expected no {given[0]} for a small-cnn-zoo: it belongs to sine networks. Leave it out.")
+    known = read_form_of_arrays(Path(source)) if kind == "npz" and Path(source).is_file() else None
+    form = SirenForm.choose(omega, convention, known=known, assumed=SirenForm(), where=source)
     source, out = Path(source), Path(out)
     if not source.exists():
         raise ValueError(f"Expected something to import at {source}, but there is nothing.")
@@ -77,19 +89,19 @@ def import_networks(
         raise ValueError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
     provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": source.name}
     if kind != "small-cnn-zoo":
-        provenance |= {"convention": convention, "omega": float(omega)}
+        provenance |= {"convention": form.convention, "omega": form.omega}
     report = progress or (lambda done, total: None)
     out.parent.mkdir(parents=True, exist_ok=True)
     scratch = out.with_name(f".{out.name}-{os.getpid()}")
     scratch.mkdir()
     try:
         if kind == "npz":
-            _import_npz(source, scratch, provenance, report)
+            _import_npz(source, scratch, provenance, image_size, report)
         elif kind == "small-cnn-zoo":
             order = None if split_file is None else Path(split_file)
             import_zoo(source, scratch, provenance, report, step=step, split_file=order)
         else:
-            _import_files(_find_networks(kind, source), scratch, provenance, report)
+            _import_files(_find_networks(kind, source), scratch, provenance, image_size, report)
         if out.is_dir():
             out.rmdir()
         os.replace(scratch, out)
@@ -135,9 +147,25 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(x), "") if x.isdecimal() else (1, 0, x) for x in re.split(r"(\d+)", os.fspath(path)) if x]
 
 
-def _import_files(networks: list[_Network], out: Path, provenance: dict[str, Any], report: Progress) -> None:
+def _shape(spec: NetworkSpec, image_size: tuple[int, int] | None) -> dict[str, Any]:
+    """The shape of the images that sine networks of two coordinates are rendered to."""
+    if can_be_siren(spec) and spec.widths[0] == 2:  # as `WeightDataset.can_render`
+        return {"image_shape": [*(image_size or IMAGE_SIZE), spec.widths[-1]]}
+    if image_size is not None:
+        raise ValueError(f"Expected sine networks of two coordinates to render images from, but got {spec}.")
+    return {}
+
+
+def _import_files(
+    networks: list[_Network],
+    out: Path,
+    provenance: dict[str, Any],
+    image_size: tuple[int, int] | None,
+    report: Progress,
+) -> None:
     spec = _read_spec(networks[0].file)
     splits = own_splits(len(networks))
+    provenance = {**provenance, **_shape(spec, image_size)}
     store = Store.create(out, StoreHeader(len(networks), _SHARD_SIZE, spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
@@ -182,7 +210,9 @@ def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[s
     ]
 
 
-def _import_npz(source: Path, out: Path, provenance: dict[str, Any], report: Progress) -> None:
+def _import_npz(
+    source: Path, out: Path, provenance: dict[str, Any], image_size: tuple[int, int] | None, report: Progress
+) -> None:
     content = read_arrays(source)
     spec = NetworkSpec.from_json(str(content.pop("spec")))
     count = len(content["weights"])
@@ -200,6 +230,10 @@ def _import_npz(source: Path, out: Path, provenance: dict[str, Any], report: Pro
         raise ValueError(
             f"Expected {count} entries in every array of {source} and splits 0, 1, 2, but got {wrong or 'others'}."
         )
+    if "image" not in content:
+        provenance = {**provenance, **_shape(spec, image_size)}
+    elif image_size is not None:
+        raise ValueError(f"Expected no size of images for {source}: it has images of its own. Leave it out.")
     store = Store.create(out, StoreHeader(count, _SHARD_SIZE, spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
@@ -232,9 +266,8 @@ def export_networks(
     """
     _require_format(kind)
     dataset = WeightDataset(store)
-    own = dataset.provenance.get("convention", "paper")
-    wanted = convention or own
-    require_convention(wanted)
+    own = SirenForm.from_provenance(dataset.provenance) or SirenForm()
+    wanted = replace(own, convention=convention or own.convention)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"Expected a new place to export to, but {out} is there already. Name another one.")
@@ -268,15 +301,15 @@ def _named_networks(
     dataset: WeightDataset,
     kind: str,
     prefix: str,
-    own: str,
-    wanted: str,
+    own: SirenForm,
+    wanted: SirenForm,
 ) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
     has_copies = bool((dataset.column("copy") > 0).any())
     last = dataset.spec.num_layers - 1
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
         assert items.features is not None
-        networks = _convert(items.features, own, wanted).to_state_dicts()
+        networks = convert(items.features, own, wanted).to_state_dicts()
         labels = [-1] * len(networks) if items.label is None else items.label.tolist()
         keys = zip(networks, labels, items.source_index.tolist(), strict=True)
         for place, (state_dict, label, source_index) in enumerate(keys, start=start):
@@ -294,14 +327,10 @@ def _named_networks(
             yield place, f"{prefix}_{label}s/net{place if has_copies else source_index}.pth", renamed
 
 
-def _convert(features: WeightSpaceFeatures, own: str, wanted: str) -> WeightSpaceFeatures:
-    """Sine networks in the wanted convention; networks of other kinds have none and stay as they are."""
-    return features if own == wanted else convert_convention(features, own, wanted)
-
-
-def _export_npz(dataset: WeightDataset, out: Path, own: str, wanted: str) -> None:
+def _export_npz(dataset: WeightDataset, out: Path, own: SirenForm, wanted: SirenForm) -> None:
     features = WeightSpaceFeatures.from_vectors(dataset.spec, dataset.column("weights"))
     arrays = {name: dataset.column(name).numpy() for name in dataset.tensor_names if name != "weights"}
-    weights = _convert(features, own, wanted).to_vectors().numpy()
+    weights = convert(features, own, wanted).to_vectors().numpy()
     content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(dataset.spec.to_json())}
-    np.savez(out, **content)
+    told = SirenForm.from_provenance(dataset.provenance) is not None  # CNNs have no such form
+    np.savez(out, **content, **arrays_of_form(wanted if told else None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,13 @@ from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.data.store import Store, StoreError
+from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
+from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B items.
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +93,8 @@ class WeightDataset:
         self._place = np.full(self.store.header.num_items, -1)
         self._items = np.concatenate([np.array(self.store.header.items_of(shard)) for shard in shards])
         self._place[self._items] = np.arange(len(self._items))
+        self._forms: tuple[SirenForm, SirenForm] | None = None  # of the store, and as items are read
+        self._rendered_size: tuple[int, int] | None = None
 
     @property
     def path(self) -> Path:
@@ -118,10 +125,12 @@ class WeightDataset:
 
     def select(self, indices: Sequence[int] | np.ndarray | Tensor) -> WeightDataset:
         """These items only, as a dataset that shares the memory map."""
-        chosen = object.__new__(WeightDataset)
-        chosen.__dict__.update(self.__dict__)
-        chosen._items = self._items[np.asarray(indices)]
-        return chosen
+        return self._with(_items=self._items[np.asarray(indices)])
+
+    def _with(self, **changes: Any) -> WeightDataset:
+        changed = object.__new__(WeightDataset)
+        changed.__dict__.update(self.__dict__, **changes)
+        return changed
 
     def split(self, name: str) -> WeightDataset:
         """The items of `"train"`, `"val"` or `"test"`."""
@@ -134,6 +143,56 @@ class WeightDataset:
         if count is None or count >= len(self):
             return self
         return self.select(np.linspace(0, len(self) - 1, count).astype(np.int64))
+
+    # Reading otherwise.
+
+    def find_form(self, assumed: SirenForm) -> SirenForm | None:
+        """The form in which the store has its sine networks; None for networks that cannot be sine networks.
+
+        Args:
+            assumed: Returned, and a line logged, where the store does not say.
+        """
+        if not can_be_siren(self.spec):
+            return None
+        told = SirenForm.from_provenance(self.provenance)
+        if told is None:
+            _log.warning("%s does not say the form of its sine networks: %s are assumed.", self.path, assumed)
+        return told or assumed
+
+    def in_form(self, form: SirenForm) -> WeightDataset:
+        """The dataset with its sine networks converted to a form as they are read; other networks stay as they are.
+
+        `features` of the items are converted. `tensors` and `column` stay what the store holds.
+        """
+        own = self.find_form(form) if self._forms is None else self._forms[0]
+        return self if own is None else self._with(_forms=(own, form))
+
+    @property
+    def can_render(self) -> bool:
+        """Whether the networks can be sine networks of two coordinates, which show images."""
+        spec = self.store.header.spec
+        return spec is not None and can_be_siren(spec) and spec.widths[0] == 2
+
+    def with_images(self, size: tuple[int, int] | None = None) -> WeightDataset:
+        """The dataset with an image for each item: the store's own, or else rendered from its network when it is read.
+
+        Args:
+            size: Height and width of rendered images; defaults to what the store says.
+        """
+        if "image" in self.tensor_names or self._rendered_size is not None:
+            return self
+        if not self.can_render:
+            raise ValueError(
+                f"Expected images in {self.path}, or sine networks of two coordinates to render them from, but it has "
+                f"no images and networks {self.spec}. Make a store with nf fit."
+            )
+        size = size or tuple(self.provenance.get("image_shape", ())[:2]) or None
+        if size is None:
+            raise ValueError(
+                f"The store at {self.path} has no images, and does not say at which size to render its networks. "
+                "Import them again with nf data import ... --image-size 28."
+            )
+        return self._with(_rendered_size=size)
 
     # Reading.
 
@@ -170,14 +229,18 @@ class WeightDataset:
         # Checkpoints hold many times the weights, and nearly no reader of items wants them.
         names = [name for name in self.tensor_names if not name.startswith("checkpoint_")]
         tensors = {name: self._gather(name, items) for name in names}
-        features = None
+        features, image = None, tensors.get("image")
         if "weights" in tensors:
             features = WeightSpaceFeatures(self.spec, tensors["weights"][..., None])
+            if self._forms is not None:
+                features = convert(features, *self._forms)
+            if self._rendered_size is not None:
+                image = self._render(features, self._rendered_size)
         codes = tensors["split"].tolist() if "split" in tensors else [None] * len(items)
         splits = [None if code is None else SPLITS[code] for code in codes]
 
         def value(name: str) -> Any:
-            found = tensors.get(name)
+            found = image if name == "image" else tensors.get(name)
             return found if found is None or not alone else found[0].item() if found.ndim == 1 else found[0]
 
         return WeightItems(
@@ -189,6 +252,12 @@ class WeightDataset:
             value("copy"),
             {name: tensor[0] for name, tensor in tensors.items()} if alone else tensors,
         )
+
+    @torch.no_grad()
+    def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Tensor:
+        told = SirenForm.from_provenance(self.provenance) if self._forms is None else self._forms[1]
+        form = told or SirenForm()
+        return image_bytes(render_images(features, *size, omega=form.omega, convention=form.convention))
 
     def _gather(self, name: str, items: np.ndarray) -> Tensor:
         if name not in self.tensor_names:

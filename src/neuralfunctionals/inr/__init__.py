@@ -2,7 +2,8 @@
 
 from neuralfunctionals.inr.coordinate_maps import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.inr.coordinates import image_grid
-from neuralfunctionals.inr.fit import FitResult, choose_engine, fit, fit_values, image_values
+from neuralfunctionals.inr.fit import FitResult, choose_engine, fit, fit_values, image_bytes, image_values
+from neuralfunctionals.inr.form import SirenForm, convert
 from neuralfunctionals.inr.metrics import psnr
 from neuralfunctionals.inr.patches import patch_pixels, render_patches
 from neuralfunctionals.inr.recipe import RECIPES, FitRecipe, find_recipe
@@ -17,12 +18,15 @@ __all__ = [
     "FitRecipe",
     "FitResult",
     "Siren",
+    "SirenForm",
     "choose_engine",
+    "convert",
     "convert_convention",
     "evaluate_layers",
     "find_recipe",
     "fit",
     "fit_values",
+    "image_bytes",
     "image_grid",
     "image_values",
     "initial_limits",

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Float64, Int, Int32
+from jaxtyping import Bool, Float, Float64, Int, Int32, UInt8
 from torch import Tensor
 
 from neuralfunctionals.inr import kernel
@@ -124,6 +124,11 @@ def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
         )
         raise ValueError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
     return images.float()
+
+
+def image_bytes(values: Float[Tensor, "*_shape"]) -> UInt8[Tensor, "*_shape"]:
+    """Values in [-1, 1] as the nearest bytes, the inverse of `image_values`; values outside are clipped."""
+    return ((values.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
 
 
 def fit_values(

@@ -57,9 +57,14 @@ class Siren(nn.Module):
         return self.layers[-1](x)
 
 
+def can_be_siren(spec: NetworkSpec) -> bool:
+    """Whether the networks can be sine networks: dense layers with biases."""
+    return not spec.has_kernels and all(layer.has_bias for layer in spec.layers)
+
+
 def require_siren(spec: NetworkSpec) -> None:
-    """Raises unless the networks can be sine networks: dense layers with biases."""
-    if spec.has_kernels or not all(layer.has_bias for layer in spec.layers):
+    """Raises unless the networks can be sine networks."""
+    if not can_be_siren(spec):
         raise ValueError(
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
             "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +30,8 @@ def encode(
 ) -> WeightDataset:
     """Latents of every network, in the same kind of store; one that was begun is continued.
 
+    Networks of another form than the run's own are converted first; see `nf.inr.convert`.
+
     Args:
         run: A finished run of an `inr2array/` recipe.
         data: A store of networks.
@@ -38,11 +43,15 @@ def encode(
     if not isinstance(opened.task, ReconstructTask):
         raise ValueError(f"Expected a run of an inr2array/ recipe, but {run} is one of {opened.run.recipe}.")
     weights = (opened.directory.model / "model.safetensors").read_bytes()
-    made_by = {"recipe": opened.run.recipe, "model": opened.run.model_name, "seed": opened.run.seed}
+    made_by: dict[str, Any] = {"recipe": opened.run.recipe, "model": opened.run.model_name, "seed": opened.run.seed}
     made_by["sha256"] = hashlib.sha256(weights).hexdigest()
-    plan = EncodePlan.make(opened.task.encode, Store(data), made_by)
-    assert plan.source.header.spec is not None
-    opened.task.require_spec(plan.source.header.spec, plan.source.path)
+    source = WeightDataset(data)
+    opened.task.require_data(source)
+    assert opened.task.form is not None
+    form = source.find_form(opened.task.form)
+    if form is not None and form != opened.task.form:
+        made_by["converted_to"] = asdict(opened.task.form)
+    plan = EncodePlan.make(partial(opened.task.encode, form=form), source.store, made_by)
     report = progress or (lambda total, count: None)
     encode_dataset(plan, out, workers=workers, progress=lambda count: report(plan.header.num_items, count))
     return WeightDataset(out)
@@ -62,7 +71,7 @@ def latents_of(
     opened = open_run(run)
     if opened.data is None or not Store.is_at(opened.data):
         return None
-    test_set = WeightDataset(opened.data).split("test").spread(limit)
+    test_set = WeightDataset(opened.data).in_form(opened.task.form).split("test").spread(limit)
     if len(test_set) < 3 or "label" not in test_set.tensor_names:
         return None
     parts = [test_set[part] for part in torch.arange(len(test_set)).split(64)]

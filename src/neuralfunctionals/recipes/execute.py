@@ -99,6 +99,7 @@ def execute(
     )
     _standardize(model, dataset.split("train").spread(run.training.limit))
     task = recipe.make_task(run, model, dataset.provenance)
+    dataset = task.adapt(dataset)
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
         if directory.is_run:
@@ -191,6 +192,8 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
     shown = dataset.split("test")
+    if shown.can_render and "image_shape" in shown.provenance:  # for pictures, also where the task needs no images
+        shown = shown.with_images()
     directory.write_samples(task.samples(shown[: min(task.num_samples, len(shown))]))
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
@@ -218,9 +221,12 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
 def measure(
     task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32, limit: int | None = None
 ) -> dict[str, Any]:
-    """The metrics on a split, or on so many networks of it; of a large training split, on two thousand at most."""
+    """The metrics on a split, or on so many networks of it; of a large training split, on two thousand at most.
+
+    Networks of another form than the model's own are converted first; see `Task.adapt`.
+    """
+    dataset = task.adapt(dataset)
     chosen = dataset.split(split).spread(limit)
-    task.require_data(dataset)
     if not len(chosen):
         raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
     if split == "train":

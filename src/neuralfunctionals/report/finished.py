@@ -71,7 +71,9 @@ class FinishedRun:
         """All that decides what is computed, but the seed and the number of threads."""
         run = self.config["run"]
         training = {name: value for name, value in run["training"].items() if name not in _FREE}
-        return {**{name: value for name, value in run.items() if name != "seed"}, "training": training}
+        # Latents of one seed come from the autoencoder of that seed.
+        made = {name: value for name, value in self.config["data"].items() if name not in ("path", "encoder")}
+        return {**{name: value for name, value in run.items() if name != "seed"}, "training": training, "made": made}
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:

@@ -137,7 +137,7 @@ def _finding(family: Family, runs: Sequence[FinishedRun]) -> str:
 
     models = group(runs, by="model")
     model = (max if family.higher_is_better else min)(models, key=lambda model: average(models[model], "val"))
-    known = family.reference(runs[0], "test")
+    known = family.reference(models[model][0], "test")
     beside = "" if known is None else f' <span class="quiet">{escape(known[0])}: {known[1]:.3f}</span>'
     return (
         f'<li><span class="quiet">{escape(runs[0].recipe)}</span><br>'

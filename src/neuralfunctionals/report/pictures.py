@@ -68,36 +68,63 @@ def _draw_samples(
     each: str,
     below: Mapping[str, str] | None = None,
 ) -> None:
-    """One panel for each recipe: rows that all models share above and below, and between them one of each model."""
+    """A panel for each recipe and test set: rows that all models share above and below, one of each model between."""
     from matplotlib.figure import Figure
 
     below = below or {}
-    recipes = group(runs, by="recipe")
-    height = max(len(above) + len(below) + len(group(of_recipe, by="model")) for of_recipe in recipes.values())
-    columns = min(3, len(recipes))
-    rows_of_panels = -(-len(recipes) // columns)
+    compared = _compare(runs, (*above.values(), *below.values()), num_samples)
+    height = max(len(above) + len(below) + len(samples) for samples in compared.values())
+    columns = min(3, len(compared))
+    rows_of_panels = -(-len(compared) // columns)
     names = [*above, *below, *(run.model for run in runs)]
     label_width = 0.4 + 0.1 * max(map(len, names))
     size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.5 + 0.6 * height))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
-    for panel in panels[len(recipes) :]:
+    for panel in panels[len(compared) :]:
         panel.set_visible(False)
-    for panel, (recipe, of_recipe) in zip(panels, recipes.items(), strict=False):
-        models = group(of_recipe, by="model")
-        samples = {model: same[0].directory.read_samples() for model, same in models.items()}
+    for panel, (title, samples) in zip(panels, compared.items(), strict=False):
         first = next(iter(samples.values()))
         rows = {label: first[name] for label, name in above.items()}
         rows |= {model: of_model[each] for model, of_model in samples.items()}
         rows |= {label: first[name] for label, name in below.items()}
-        panel.imshow(_tile([row[:num_samples] for row in rows.values()]), cmap="gray", vmin=0, vmax=1)
+        panel.imshow(_tile(list(rows.values())), cmap="gray", vmin=0, vmax=1)
         side = next(iter(rows.values())).shape[1] + 1
         panel.set_yticks([side * (i + 0.5) for i in range(len(rows))], list(rows))
         panel.set_xticks([])
         panel.tick_params(length=0, labelcolor=_INK)
         panel.spines[:].set_visible(False)
-        panel.set_title(recipe, fontsize=10, color=_INK)
+        panel.set_title(title, fontsize=10, color=_INK)
     figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
+
+
+def _compare(
+    runs: Sequence[FinishedRun], shared: Sequence[str], num_samples: int
+) -> dict[str, dict[str, dict[str, Tensor]]]:
+    """The first samples of each model, by a title for those of one recipe that show the same test networks.
+
+    Runs of one recipe may have learned from different data: their samples are of different networks, perhaps not even
+    as many, and only those of the same networks can stand below each other. Of several seeds the first is taken.
+    """
+    compared: dict[str, dict[str, dict[str, Tensor]]] = {}
+    for recipe, of_recipe in group(runs, by="recipe").items():
+        panels: list[dict[str, dict[str, Tensor]]] = []
+        for model, same in group(of_recipe, by="model").items():
+            samples = {name: values[:num_samples] for name, values in same[0].directory.read_samples().items()}
+            for panel in panels:
+                if all(_is_same(next(iter(panel.values()))[name], samples[name]) for name in shared):
+                    panel[model] = samples
+                    break
+            else:
+                panels.append({model: samples})
+        titles = [recipe] if len(panels) == 1 else [f"{recipe}, test set {i + 1}" for i in range(len(panels))]
+        compared |= dict(zip(titles, panels, strict=True))
+    return compared
+
+
+def _is_same(first: Tensor, second: Tensor) -> bool:
+    """Whether these are the same samples, up to the rounding of another machine."""
+    return first.shape == second.shape and torch.allclose(first.float(), second.float(), atol=1e-2)
 
 
 def _tile(rows: Sequence[Tensor]) -> np.ndarray:
@@ -117,30 +144,28 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
     """
     from matplotlib.figure import Figure
 
-    recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
-    heights = [0.9 + 0.32 * len(models) for models in recipes.values()]
+    compared = _compare(runs, ("image", "label"), num_samples)
+    heights = [0.9 + 0.32 * len(samples) for samples in compared.values()]
     label_width = 0.4 + 0.1 * max(len(run.model) for run in runs)
     figure = Figure(figsize=(label_width + 0.6 * num_samples, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(recipes), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (recipe, models) in zip(panels, recipes.items(), strict=True):
-        samples = {model: same[0].directory.read_samples() for model, same in models.items()}
-        images = next(iter(samples.values()))["image"][:num_samples]
+    panels = figure.subplots(len(compared), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, (title, samples) in zip(panels, compared.items(), strict=True):
+        images = next(iter(samples.values()))["image"]
         side = images.shape[2] + 1
         panel.imshow(_tile([images]), cmap="gray", vmin=0, vmax=1)
         line = 0.55 * side
         for row, of_model in enumerate(samples.values()):
             for place, (true, seen) in enumerate(zip(of_model["label"], of_model["predicted"], strict=True)):
-                if place < len(images):
-                    at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
-                    panel.text(*at, f"{seen}", ha="center", va="center", color=_INK if right else _WRONG, fontsize=11)
-                    if not right:
-                        panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
+                at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
+                panel.text(*at, f"{seen}", ha="center", va="center", color=_INK if right else _WRONG, fontsize=11)
+                if not right:
+                    panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
         panel.set_ylim(side + line * len(samples), 0)
         panel.set_yticks([side + (row + 0.5) * line for row in range(len(samples))], list(samples))
         panel.set_xticks([])
         panel.tick_params(length=0, labelcolor=_INK)
         panel.spines[:].set_visible(False)
-        panel.set_title(recipe, fontsize=10, color=_INK)
+        panel.set_title(title, fontsize=10, color=_INK)
     figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
 
 
@@ -271,9 +296,9 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
             panel.plot([row[against] for row in rows], values, lw=1.4, marker=".", ms=3, label=label, **_style(model))
-    untouched = runs[0].result["val"].get(f"{metric}_no_edit")
-    if untouched is not None:
-        panel.axhline(untouched, color=_INK, lw=0.8, ls=":", label="no edit")
+    untouched = (run.result["val"].get(f"{metric}_no_edit") for run in runs)
+    for value in dict.fromkeys(value for value in untouched if value is not None):  # one for each set of networks
+        panel.axhline(value, color=_INK, lw=0.8, ls=":", label="no edit")
     panel.set_xlim(left=0)
     if metric == "mse":
         panel.set_ylim(bottom=0)

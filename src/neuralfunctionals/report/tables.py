@@ -62,10 +62,11 @@ PAPER_CLASSES: dict[str, dict[str, tuple[float | None, float]]] = {
 
 def edit_table(runs: Sequence[FinishedRun]) -> str:
     """MSE of each task and model: train and test, spread over seeds, and the paper's."""
-    rows = []
+    rows, last = [], None
     for recipe, model, results in _models(runs):
-        if not rows or rows[-1]["task"] != recipe:
-            untouched = [f"{results[0][split]['mse_no_edit']:.4f}" for split in ("train", "test")]
+        untouched = [f"{results[0][split]['mse_no_edit']:.4f}" for split in ("train", "test")]
+        if (recipe, untouched) != last:  # models of one recipe may have been measured on different networks
+            last = recipe, untouched
             rows.append({"task": recipe, "model": "no edit", "train MSE": untouched[0], "test MSE": untouched[1]})
         published = PAPER_EDITS.get(recipe, {}).get(model, (None, None))
         rows.append(

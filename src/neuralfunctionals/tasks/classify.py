@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from neuralfunctionals.data import WeightDataset, WeightItems
-from neuralfunctionals.inr import image_values, render_images
+from neuralfunctionals.inr import SirenForm, image_values, render_images
 from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -46,10 +46,10 @@ class ClassifyTask(Task):
         label_smoothing: Share of each label that is spread over all classes.
         decode_size: Side of a small picture that the model learns to predict beside the class, in outputs behind those
             of the classes: what the network shows on a grid of so many points. 0 for none. It is part of the loss only.
-        omega: Frequency of the networks' sines, for that.
+        omega: Frequency of the networks' sines.
         augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
         mirror: Whether every second network is mirrored too.
-        convention: Convention of the networks, for decoding and augmentation.
+        convention: Their SIREN convention; see `nf.inr.convert_convention`.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -73,7 +73,8 @@ class ClassifyTask(Task):
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, optimizer=optimizer, seed=seed)
+        form = SirenForm(omega, convention) if source == "weights" else None
+        super().__init__(model, optimizer=optimizer, seed=seed, form=form)
         if source not in ("weights", "latents"):
             raise ValueError(f"Expected to classify 'weights' or 'latents', but got {source!r}.")
         if num_classes < 2 or not 0 <= mixup_alpha < float("inf"):
@@ -167,12 +168,14 @@ class ClassifyTask(Task):
         return {**images, "label": batch.label, "predicted": self(batch.inputs).argmax(-1)}
 
     @torch.no_grad()
-    def classify(self, inputs: Any) -> Int[Tensor, "B"]:
-        """The classes of a module, a list of modules or features; of a model on latents, those of latent arrays."""
-        if self.source == "weights" and not isinstance(inputs, WeightSpaceFeatures):
-            inputs = WeightSpaceFeatures.from_modules([inputs] if isinstance(inputs, nn.Module) else list(inputs))
-        if self.source == "weights":
-            self.require_spec(inputs.spec, "what you gave")
-            inputs.require_finite()
+    def classify(self, inputs: Any, *, form: SirenForm | None = None) -> Int[Tensor, "B"]:
+        """The classes of a module, a list of modules or features; of a model on latents, those of latent arrays.
+
+        Args:
+            inputs: The networks or latents.
+            form: The networks' frequency and convention; defaults to those that the model was trained on, with the
+                frequency of a `Siren` that has another.
+        """
         self.model.eval()
-        return self(inputs.to(self.device)).argmax(-1)
+        inputs = self.read(inputs, form) if self.source == "weights" else inputs.to(self.device)
+        return self(inputs).argmax(-1)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.data import EDITS, WeightItems
-from neuralfunctionals.inr import image_values, render_images
+from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -34,7 +34,8 @@ class EditTask(Task):
 
     $$ \min_\Delta \; \lVert \mathrm{render}(W + \Delta(W)) - \mathrm{edit}(\mathrm{image}) \rVert^2 $$
 
-    The target is the published edit of the image that the network was fitted to; values lie in [-1, 1].
+    The target is the published edit of the image that the network was fitted to, or of what the network shows where the
+    dataset has no images; values lie in [-1, 1].
     Symmetry: the edited network is equivariant if the model is.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
@@ -50,6 +51,7 @@ class EditTask(Task):
     """
 
     metric: ClassVar[str] = "mse"
+    needs_images: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class EditTask(Task):
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, optimizer=optimizer, seed=seed)
+        super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
         if edit not in EDITS:
             raise ValueError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
         self.augmentation = Augmentation(augment, convention=convention)
@@ -117,22 +119,27 @@ class EditTask(Task):
         }
 
     @overload
-    def edit(self, networks: nn.Module) -> nn.Module: ...
+    def edit(self, networks: nn.Module, *, form: SirenForm | None = None) -> nn.Module: ...
     @overload
-    def edit(self, networks: Sequence[nn.Module]) -> list[nn.Module]: ...
+    def edit(self, networks: Sequence[nn.Module], *, form: SirenForm | None = None) -> list[nn.Module]: ...
     @overload
-    def edit(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures: ...
+    def edit(self, networks: WeightSpaceFeatures, *, form: SirenForm | None = None) -> WeightSpaceFeatures: ...
 
     @torch.no_grad()
-    def edit(self, networks: Any) -> Any:
-        """Edits a module, a list of modules, or features; modules come back as edited copies."""
+    def edit(self, networks: Any, *, form: SirenForm | None = None) -> Any:
+        """Edits a module, a list of modules, or features; modules come back as edited copies.
+
+        Args:
+            networks: The networks.
+            form: Their frequency and convention, in which they also come back; defaults to those that the model was
+                trained on, with the frequency of a `Siren` that has another.
+        """
         if isinstance(networks, WeightSpaceFeatures):
-            self.require_spec(networks.spec, "what you gave")
-            networks.require_finite()
             self.model.eval()
-            return self(networks.to(self.device)).detach()
+            edited = self(self.read(networks, form)).detach()
+            return edited if form is None or self.form is None else convert(edited, self.form, form)
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         features = WeightSpaceFeatures.from_modules(modules)
-        edited = self.edit(features).to(features.tensor.device)
+        edited = self.edit(features, form=self.form_of(modules, form)).to(features.tensor.device)
         copies = [edited[[i]].to_modules(module)[0] for i, module in enumerate(modules)]
         return copies[0] if isinstance(networks, nn.Module) else copies

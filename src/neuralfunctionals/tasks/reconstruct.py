@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.data import WeightItems
-from neuralfunctionals.inr import image_values, render_images, render_patches
+from neuralfunctionals.inr import SirenForm, image_values, render_images, render_patches
 from neuralfunctionals.tasks.augment import Augment, Augmentation
 from neuralfunctionals.tasks.task import OptimizerConfig, Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -51,6 +51,7 @@ class ReconstructTask(Task):
     """
 
     metric: ClassVar[str] = "mse"
+    needs_images: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class ReconstructTask(Task):
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, optimizer=optimizer, seed=seed)
+        super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
         missing = [name for name in ("encode", "decode", "grid_size") if not hasattr(model, name)]
         if missing:
             raise ValueError(
@@ -130,15 +131,18 @@ class ReconstructTask(Task):
     # Use of a trained model.
 
     @torch.no_grad()
-    def encode(self, networks: nn.Module | Sequence[nn.Module] | WeightSpaceFeatures) -> Float[Tensor, "B M D"]:
-        """The latent arrays of a module, a list of modules, or features."""
-        if not isinstance(networks, WeightSpaceFeatures):
-            modules = [networks] if isinstance(networks, nn.Module) else list(networks)
-            networks = WeightSpaceFeatures.from_modules(modules)
-        self.require_spec(networks.spec, "what you gave")
-        networks.require_finite()
+    def encode(
+        self, networks: nn.Module | Sequence[nn.Module] | WeightSpaceFeatures, *, form: SirenForm | None = None
+    ) -> Float[Tensor, "B M D"]:
+        """The latent arrays of a module, a list of modules, or features.
+
+        Args:
+            networks: The networks.
+            form: Their frequency and convention; defaults to those that the model was trained on, with the frequency of
+                a `Siren` that has another.
+        """
         self.model.eval()
-        return self._autoencoder.encode(networks.to(self.device)).detach()
+        return self._autoencoder.encode(self.read(networks, form)).detach()
 
     @torch.no_grad()
     def decode(self, latents: Float[Tensor, "B M D"]) -> WeightSpaceFeatures:

@@ -15,8 +15,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.inr import Siren, SirenForm, convert
 from neuralfunctionals.tasks.batches import mixed_seed
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks.
 
@@ -76,6 +77,8 @@ class Task(LightningModule):
         model: The functional to train.
         optimizer: How to train it.
         seed: Start of the random numbers.
+        form: Frequency and convention of the sine networks that the model reads; none for other networks. Networks of
+            another form are converted before the model sees them.
     """
 
     metric: ClassVar[str]
@@ -84,12 +87,22 @@ class Task(LightningModule):
     """Which way the metric goes."""
     num_samples: ClassVar[int] = 16
     """Test networks that `samples` is called with after training, at most."""
+    needs_images: ClassVar[bool] = False
+    """Whether `prepare` needs images; they are rendered from the networks where a dataset has none."""
 
-    def __init__(self, model: nn.Module, *, optimizer: OptimizerConfig | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: OptimizerConfig | None = None,
+        seed: int = 0,
+        form: SirenForm | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.optimizer = optimizer or OptimizerConfig()
         self.seed = seed
+        self.form = form
         self._scores: list[dict[str, Tensor]] = []
 
     def arrange(self, items: WeightItems) -> WeightItems:
@@ -128,6 +141,46 @@ class Task(LightningModule):
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises if the task cannot learn from this dataset: by default, if its networks are of another spec."""
         self.require_spec(dataset.spec, dataset.path)
+
+    def adapt(self, dataset: WeightDataset) -> WeightDataset:
+        """The dataset as the task reads it: with networks in the model's form, and with images if it needs them.
+
+        Raises:
+            ValueError: If the task cannot learn from this dataset; see `require_data`.
+        """
+        self.require_data(dataset)
+        dataset = dataset.with_images() if self.needs_images else dataset
+        return dataset if self.form is None else dataset.in_form(self.form)
+
+    def form_of(self, networks: Any, form: SirenForm | None = None) -> SirenForm | None:
+        """The form of networks that someone hands over: as given, or else with the frequency of a `Siren`.
+
+        Features and other modules do not say: they are taken to have the model's own form.
+        """
+        if self.form is None or isinstance(networks, WeightSpaceFeatures):
+            return form or self.form
+        modules = [networks] if isinstance(networks, nn.Module) else list(networks)
+        omegas = {module.omega for module in modules if isinstance(module, Siren)}
+        if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
+            expected = "one frequency" if form is None else f"omega {form.omega:g}"
+            raise ValueError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
+        return form or (replace(self.form, omega=omegas.pop()) if omegas else self.form)
+
+    def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
+        """A module, a list of modules or features as the model reads them: checked, in its form and on its device.
+
+        Args:
+            networks: The networks.
+            form: Their form; see `form_of`.
+        """
+        if not isinstance(networks, WeightSpaceFeatures):
+            modules = [networks] if isinstance(networks, nn.Module) else list(networks)
+            networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
+        self.require_spec(networks.spec, "what you gave")
+        networks.require_finite()
+        if form is not None and self.form is not None:
+            networks = convert(networks, form, self.form)
+        return networks.to(self.device)
 
     # What follows is Lightning's.
 

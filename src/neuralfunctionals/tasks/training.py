@@ -124,7 +124,7 @@ def train(
         progress: Whether to show a progress bar, on standard error; or what to call with the steps done and in all.
     """
     config, run = config or TrainingConfig(), RunDirectory(out)
-    task.require_data(dataset)
+    dataset = task.adapt(dataset)
     train_set, val_set = dataset.split("train"), dataset.split("val")
     for name, part in (("training", train_set), ("validation", val_set)):
         if len(part) < config.devices * config.nodes:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from neuralfunctionals.inr import fit, image_values, initial_weights, psnr, render_images
+from neuralfunctionals.inr import SirenForm, fit, image_values, initial_weights, psnr, render_images
 from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
 from neuralfunctionals.web.digits import SIZE
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures
@@ -19,6 +19,7 @@ from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineS
 # Axes: H rows, W columns, M latents, D latent channels, K classes.
 
 OMEGA = 30.0
+FORM = SirenForm(OMEGA)
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 """The networks of the page."""
 FILM_DB = (12.0, 16.0, 22.0, 30.0)
@@ -133,7 +134,7 @@ class Exhibit:
         """Its weights changed by a trained editor."""
         if name not in models.editors:
             raise ValueError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
-        return self._with(models.editors[name].edit(self.network).to("cpu"), name)
+        return self._with(models.editors[name].edit(self.network, form=FORM).to("cpu"), name)
 
     def shuffled(self, *, seed: int) -> Exhibit:
         """Its hidden neurons in another order."""
@@ -154,9 +155,9 @@ class Exhibit:
         if self.reading is not None:
             return self
         with torch.inference_mode():
-            latents = models.autoencoder.encode(self.network)
-            models.classifier.model.eval()
-            logits = models.classifier(latents if models.classifier.source == "latents" else self.network)
+            latents, classifier = models.autoencoder.encode(self.network, form=FORM), models.classifier
+            classifier.model.eval()
+            logits = classifier(latents if classifier.source == "latents" else classifier.read(self.network, FORM))
             reconstruction = models.autoencoder.show(latents, SIZE, SIZE)[0, ..., 0]
         probabilities = logits[0].float().softmax(-1)
         return replace(self, reading=Reading(self.image, probabilities.cpu(), latents[0].cpu(), reconstruction.cpu()))

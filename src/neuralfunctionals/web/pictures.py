@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from neuralfunctionals.inr import image_bytes
+
 # Axes: H rows, W columns.
 
 _NEGATIVE, _ZERO, _POSITIVE = (np.array(c, np.float32) for c in ([29, 91, 176], [247, 246, 243], [201, 84, 20]))
@@ -17,7 +19,7 @@ _NEGATIVE, _ZERO, _POSITIVE = (np.array(c, np.float32) for c in ([29, 91, 176], 
 def grey_url(image: Float[Tensor, "H W"] | UInt8[np.ndarray, "H W"]) -> str:
     """An image in [-1, 1], or bytes, as the URL of a PNG."""
     if isinstance(image, Tensor):
-        image = np.round((image.numpy().clip(-1, 1) + 1) * 127.5).astype(np.uint8)
+        image = image_bytes(image).numpy()
     return _png_url(image)
 
 
