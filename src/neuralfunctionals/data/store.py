@@ -116,12 +116,11 @@ class Store:
 
     def _require_same(self, header: StoreHeader) -> None:
         ours, theirs = (json.loads(h.to_bytes().partition(b"\n")[0]) for h in (self.header, header))
-        ours = {**ours.pop("provenance"), **ours}
-        theirs = {**theirs.pop("provenance"), **theirs}
         differences = [
-            f"{key}: {ours.get(key)!r} there, {theirs.get(key)!r} asked"
-            for key in sorted({*ours, *theirs})
-            if ours.get(key) != theirs.get(key)
+            f"{key}: {there.get(key)!r} there, {asked.get(key)!r} asked"
+            for there, asked in ((ours.pop("provenance"), theirs.pop("provenance")), (ours, theirs))
+            for key in sorted({*there, *asked})
+            if there.get(key) != asked.get(key)
         ]
         if differences:
             raise StoreError(
