@@ -124,13 +124,18 @@ def is_abandoned(path: Path) -> bool:
         return False
     if int(found[1]) == os.getpid():  # this process, or an earlier one with its number
         return path.name not in _writing
+    return not is_running(int(found[1]))
+
+
+def is_running(process: int) -> bool:
+    """Whether there is a process of this number on this machine."""
     try:
-        os.kill(int(found[1]), 0)
+        os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:
         return False
-    return False
+    except PermissionError:
+        return True
+    return True
 
 
 def remove_abandoned(directory: Path) -> None:
