@@ -8,17 +8,31 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-EVERYTHING = {"weight_space", "layers", "models", "inr", "data", "tasks", "report", "testing", "native", "shipped"}
+PLAIN = {"json_files", "checksums"}  # what reads and checks files, and knows of nothing else
+EVERYTHING = PLAIN | {
+    "weight_space",
+    "layers",
+    "models",
+    "inr",
+    "data",
+    "tasks",
+    "report",
+    "testing",
+    "native",
+    "shipped",
+}
 MAY_IMPORT = {
     "weight_space": set(),
+    "json_files": set(),
+    "checksums": set(),
     "native": set(),
     "shipped": set(),
     "layers": {"weight_space", "native"},
-    "models": {"weight_space", "layers", "inr", "shipped"},
+    "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
     "inr": {"weight_space", "native"},
-    "data": {"weight_space", "inr", "native"},
-    "tasks": {"weight_space", "inr", "data"},
-    "report": {"weight_space", "inr", "data"},
+    "data": PLAIN | {"weight_space", "inr", "native"},
+    "tasks": PLAIN | {"weight_space", "inr", "data"},
+    "report": PLAIN | {"weight_space", "inr", "data"},
     "testing": {"weight_space"},
     "recipes": EVERYTHING,
     "web": EVERYTHING,

@@ -1,5 +1,7 @@
 import errno
+import hashlib
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 
 from neuralfunctionals import NetworkSpec
-from neuralfunctionals.data import Store, StoreError, StoreHeader
+from neuralfunctionals.data import Store, StoreError, StoreHeader, WeightDataset
 from neuralfunctionals.data import store as store_module
+from neuralfunctionals.data.store_header import seal
 
 SPEC = NetworkSpec.mlp([2, 3, 1])
 
@@ -99,7 +102,7 @@ def test_damage_that_reading_can_see_is_found_on_opening(tmp_path):
     with pytest.raises(StoreError, match=r"00001\.safetensors is damaged: it has"):
         store.map_tensors(1)
     tensors_file.write_bytes(b"\xff" * 8 + good[8:])
-    with pytest.raises(StoreError, match=r"00001\.safetensors is damaged: its header"):
+    with pytest.raises(StoreError, match=r"00001\.safetensors is damaged: its checksum"):
         store.map_tensors(1)
     index.write_bytes(store.file(0, "jsonl").read_bytes())
     with pytest.raises(StoreError, match="belongs to another shard"):
@@ -135,6 +138,8 @@ def test_a_store_is_only_continued_by_the_same_plan(tmp_path):
         Store.create(tmp_path, header(provenance={"seed": 2}))
     with pytest.raises(StoreError, match="num_items: 10 there, 11 asked"):
         Store.create(tmp_path, header(num_items=11))
+    with pytest.raises(StoreError, match="format: None there, 'npz' asked"):  # also a name that the header has too
+        Store.create(tmp_path, header(provenance={"seed": 1, "format": "npz"}))
 
 
 def test_other_places_are_refused(tmp_path):
@@ -212,3 +217,186 @@ def test_a_copied_store_is_the_same_store(tmp_path):
     fill(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert list(Store(tmp_path / "b").problems()) == []
+
+
+# Reading checks.
+
+
+def flip(file, place=-1):
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_flipped_byte_is_found_by_whoever_reads_the_shard(tmp_path):
+    store = fill(tmp_path)
+    assert len(WeightDataset(tmp_path)) == 10
+    flip(store.file(1, "safetensors"))
+    message = r"00001\.safetensors is damaged: its checksum does not fit. Delete this file and repeat the command"
+    for use in (lambda: WeightDataset(tmp_path), lambda: store.map_tensors(1), lambda: store.require_intact([0, 1])):
+        with pytest.raises(StoreError, match=message):
+            use()
+    assert store.map_tensors(0)["label"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_shard_is_hashed_once_for_many_reads_and_again_after_it_was_written(tmp_path):
+    store = fill(tmp_path)
+    store_module._intact.clear()
+    store.map_tensors(0)
+    seen = set(store_module._intact)
+    assert len(seen) == 1
+    Store(tmp_path).map_tensors(0)
+    assert store_module._intact == seen
+    file = store.file(0, "safetensors")
+    file.write_bytes(file.read_bytes())
+    store.map_tensors(0)
+    assert len(store_module._intact) == 2
+
+
+def rewrite_index(file, change):
+    """Changes the last line of an index, and seals it again."""
+    *lines, last, _, _ = file.read_bytes().split(b"\n")
+    file.write_bytes(seal(b"\n".join([*lines, json.dumps(change(json.loads(last))).encode()])))
+
+
+def test_shards_and_headers_of_another_store_are_found(tmp_path):
+    fill(tmp_path / "a")
+    other = Store.create(tmp_path / "b", header(provenance={"seed": 2}))
+    for shard in (0, 1, 2):
+        items = other.header.items_of(shard)
+        other.write_shard(shard, tensors(items), [{"item": item} for item in items])
+    shutil.copytree(tmp_path / "a", tmp_path / "shard")
+    for ending in ("safetensors", "jsonl"):
+        shutil.copy(other.file(1, ending), tmp_path / "shard")
+    shutil.copytree(tmp_path / "a", tmp_path / "header")
+    shutil.copy(tmp_path / "b" / "store.jsonl", tmp_path / "header")
+    for place, expected in {"shard": ["00001.jsonl"], "header": [f"0000{n}.jsonl" for n in range(3)]}.items():
+        found = dict(Store(tmp_path / place).problems())
+        assert [file.name for file in found] == expected
+        assert all("belongs to another store" in problem for problem in found.values())
+        with pytest.raises(StoreError, match=r"jsonl belongs to another store than .*store\.jsonl"):
+            WeightDataset(tmp_path / place)
+
+
+def test_stores_written_before_shards_named_their_store_are_read_and_continued(tmp_path):
+    store = fill(tmp_path, shards=(0, 1))
+    for shard in (0, 1):
+        rewrite_index(store.file(shard, "jsonl"), lambda checks: {k: v for k, v in checks.items() if k != "store"})
+    assert len(WeightDataset(tmp_path)) == 8
+    continued = Store.create(tmp_path, header())
+    items = continued.header.items_of(2)
+    continued.write_shard(2, tensors(items), [{}] * len(items))
+    assert list(Store(tmp_path).problems()) == []
+    assert continued.read_index(2)[1]["store"] == hashlib.sha256((tmp_path / "store.jsonl").read_bytes()).hexdigest()
+
+
+def _create(path, seed, barrier, results):
+    barrier.wait()
+    try:
+        Store.create(path, header(provenance={"seed": seed}))
+        results.put((seed, ""))
+    except StoreError as error:
+        results.put((seed, str(error)))
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (1, 2)], ids=["same", "different"])
+def test_two_writers_at_once_share_a_store_only_if_their_plans_are_the_same(tmp_path, seeds):
+    context = multiprocessing.get_context("fork")
+    for trial in range(20):
+        barrier, results = context.Barrier(2), context.Queue()
+        writers = [
+            context.Process(target=_create, args=(tmp_path / str(trial), seed, barrier, results)) for seed in seeds
+        ]
+        for writer in writers:
+            writer.start()
+        answers = [results.get(timeout=60) for _ in writers]
+        for writer in writers:
+            writer.join()
+        refused = [text for _, text in answers if text]
+        if seeds[0] == seeds[1]:
+            assert not refused
+        else:
+            assert len(refused) == 1
+            assert "was made otherwise (seed:" in refused[0]
+            accepted = next(seed for seed, text in answers if not text)
+            assert Store(tmp_path / str(trial)).header.provenance == {"seed": accepted}
+        assert [p.name for p in (tmp_path / str(trial)).iterdir()] == ["store.jsonl"]
+
+
+# Descriptions that cannot be.
+
+
+def spoil_header(path, **changes):
+    content = {**json.loads(header().to_bytes().partition(b"\n")[0]), **changes}
+    (path / "store.jsonl").write_bytes(seal(json.dumps(content).encode()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_items": 10**12}, "Expected num_items from 1 to 10,000,000,000, but got 1000000000000"),
+        ({"num_items": -1}, "Expected num_items from 1 to"),
+        ({"num_items": 1e12}, "num_items: expected an integer, but got 1000000000000.0"),
+        ({"num_items": "many"}, 'num_items: expected an integer, but got "many"'),
+        ({"num_items": float("nan")}, "is damaged, or not the description of a store"),
+        ({"shard_size": 0}, "Expected shard_size from 1 to"),
+        ({"shard_size": 10**30}, "is damaged, or not the description of a store"),
+        ({"more": 1}, 'expected the names format, num_items.*, but got "more"'),
+        ({"spec": [1]}, "spec: expected an object or null"),
+        ({"spec": {"layers": [{"out_neurons": 1}]}}, "spec.layers.0: expected the name in_neurons"),
+        ({"spec": {"layers": [{"out_neurons": -3, "in_neurons": 1}]}}, "A layer needs sizes of at least 1"),
+        ({"provenance": {"omega": "30"}}, 'provenance.omega: expected a number, but got "30"'),
+        ({"provenance": []}, "provenance: expected an object"),
+    ],
+)
+def test_refuses_descriptions_that_cannot_be_in_one_line(tmp_path, changes, message):
+    fill(tmp_path)
+    spoil_header(tmp_path, **changes)
+    with pytest.raises(StoreError, match=message) as caught:
+        Store(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "store.jsonl") in str(caught.value)
+
+
+def test_a_description_that_promises_billions_costs_no_time(tmp_path):
+    """As many items as a store may have, in shards of one: nothing may count them one by one."""
+    fill(tmp_path, shards=(0,))
+    spoil_header(tmp_path, num_items=10**10, shard_size=4)
+    store = Store(tmp_path)
+    rewrite_index(store.file(0, "jsonl"), lambda checks: {**checks, "store": store.digest})
+    assert store.shards == [0]
+    assert [path.name for path, _ in store.problems()] == ["00001.jsonl"]
+    dataset = WeightDataset(tmp_path)
+    assert dataset.column("label").tolist() == [0, 1, 2, 3]
+    assert not dataset.is_complete
+
+
+def test_refuses_tensors_that_do_not_fit_their_index(tmp_path):
+    def rewrite(shard, arrays):
+        data = store_module.save(arrays)
+        store.file(shard, "safetensors").write_bytes(data)
+        sums = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        rewrite_index(store.file(shard, "jsonl"), lambda checks: {**checks, **sums})
+
+    store = fill(tmp_path)
+    good = tensors(range(4, 8))
+    cases = [
+        ({**good, "weights": good["weights"][:2]}, "its header cannot be read"),
+        ({**good, "weights": good["weights"][:, :5].copy()}, "holds other tensors than the shards before it"),
+        ({**good, "more": good["label"]}, "holds other tensors than the shards before it"),
+        ({**good, "split": good["label"].astype(np.uint8)}, "holds other tensors than the shards before it"),
+    ]
+    for arrays, message in cases:
+        rewrite(1, arrays)
+        with pytest.raises(StoreError, match=rf"00001\.safetensors .*{message}"):
+            WeightDataset(tmp_path)
+    for shard in (0, 1, 2):
+        items = store.header.items_of(shard)
+        rewrite(shard, {**tensors(items), "split": np.full(len(items), 7, np.uint8)})
+    with pytest.raises(StoreError, match="holds splits that are none of"):
+        WeightDataset(tmp_path)
+    for shard in (0, 1, 2):
+        items = store.header.items_of(shard)
+        rewrite(shard, {**tensors(items), "weights": np.zeros((len(items), 5), np.float32)})
+    with pytest.raises(StoreError, match=r"holds weights of shape \(5,\), expected those of 2->3, 3->1"):
+        WeightDataset(tmp_path)

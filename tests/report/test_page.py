@@ -109,10 +109,11 @@ def test_a_page_of_all_kinds_of_runs_needs_nothing_outside_itself(tmp_path, caps
 def test_texts_from_files_stay_texts(tmp_path):
     path = write_run(tmp_path / "<b>run</b>", f"edit/{HOSTILE}", HOSTILE, changes={"canonical": HOSTILE}.items())
     config = json.loads((path / "run.json").read_text())
-    for part in ("data", "code", "machine"):
+    for part in ("code", "machine"):
         config[part] = dict.fromkeys(config[part], HOSTILE)
+    config["data"] |= {"images": HOSTILE, "kind": HOSTILE, "recipe": dict.fromkeys(config["data"]["recipe"], HOSTILE)}
     config["started"] = config["run"]["optimizer"]["lr"] = HOSTILE
-    (path / "run.json").write_text(json.dumps(config))
+    RunDirectory(path).write_config(config)
     write_report(read_runs([path]), tmp_path / "report.html", title=HOSTILE)
     page = Page(tmp_path / "report.html")
     assert not {"script", "b"} & set(page.tags)
@@ -242,7 +243,7 @@ def empty(path):
     ("spoil", "message"),
     [
         (break_result, "Expected the result of nf train, but .*result.json has other contents"),
-        (break_config, "Expected the config of nf train, but .*run.json has other contents"),
+        (break_config, r"run.json: run: expected an object, but got .*Expected what nf train wrote"),
         (break_samples, "Cannot read the curve and samples of"),
         (break_curve, "Cannot read the curve and samples of"),
         (shrink_samples, "Cannot make 'Before and after' from these runs"),

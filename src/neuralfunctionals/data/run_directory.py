@@ -6,14 +6,65 @@ import csv
 import io
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.checksums import SUMS, read_intact, read_sums, sha256_of
+from neuralfunctionals.data.files import is_temporary, remove_abandoned, write_recorded, write_sums
+from neuralfunctionals.data.store_header import Provenance
+from neuralfunctionals.json_files import JsonError, conform, parse_json
+
+_REMEDY = "Restore it from a copy, or begin the run again with --force."
+
+
+class _Setting(TypedDict, total=False):
+    """What was asked for: `Run` in `recipes`."""
+
+    recipe: str
+    scale: str
+    model_name: str
+    model: dict[str, Any]
+    task: dict[str, Any]
+    data: dict[str, Any]
+    optimizer: dict[str, Any]
+    training: dict[str, Any]
+    canonical: str
+    seed: int
+
+
+class _Config(TypedDict, total=False):
+    """What `run.json` says."""
+
+    format: int
+    run: _Setting
+    parameters: int
+    data: dict[str, Any]
+    code: dict[str, Any]
+    machine: dict[str, Any]
+    started: str
+
+
+class _Result(TypedDict, total=False):
+    """What `result.json` says."""
+
+    recipe: str
+    scale: str
+    model: str
+    seed: int
+    parameters: int
+    steps: int
+    best_step: int
+    training_seconds: float
+    training_networks: int
+    train: dict[str, float]
+    val: dict[str, float]
+    test: dict[str, float]
 
 
 class RunDirectory:
@@ -24,7 +75,8 @@ class RunDirectory:
     - `checkpoints/`: `last.ckpt` to continue from, `best.ckpt` by validation;
     - `model/`: the best model, as `save_pretrained` writes it;
     - `samples.safetensors`: a few inputs and outputs, for pictures;
-    - `result.json`: the metrics of the best model; written last.
+    - `result.json`: the metrics of the best model; written last;
+    - `SHA256SUMS`, there and in `checkpoints/`: what these files must be; checked whenever one is read.
 
     Args:
         path: The directory.
@@ -59,50 +111,94 @@ class RunDirectory:
             raise ValueError(f"The run at {self.path} has not ended yet. Continue it with nf train ... --resume.")
         return self
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a run can begin here: nothing is there, but perhaps what a killed process left unfinished."""
+        ours = (SUMS,)  # written just before run.json
+        return not self.path.exists() or (
+            self.path.is_dir() and all(is_temporary(p) or p.name in ours for p in self.path.iterdir())
+        )
+
+    def clear(self) -> None:
+        """Removes the run. Killed meanwhile, it leaves an unfinished run, which can be removed again."""
+        self.result_file.unlink(missing_ok=True)
+        for path in self.path.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path != self.config_file:
+                path.unlink(missing_ok=True)
+        self.config_file.unlink(missing_ok=True)
+
+    # Files.
+
     def read_config(self) -> dict[str, Any]:
         """What `run.json` says."""
-        return self._read(self.config_file)
+        return self._read(self.config_file, _Config)
 
     def read_result(self) -> dict[str, Any]:
         """What `result.json` says."""
-        return self._read(self.result_file)
+        return self._read(self.result_file, _Result)
 
-    def _read(self, file: Path) -> dict[str, Any]:
+    def _read(self, file: Path, kind: Any) -> dict[str, Any]:
         try:
-            return json.loads(file.read_text())
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            data = read_intact(file, _REMEDY)
+        except OSError as error:
             raise ValueError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
+        try:
+            content = conform(parse_json(data, str(file)), kind, str(file))
+            if kind is _Config:
+                conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
+            return content
+        except JsonError as error:
+            raise ValueError(f"{error} Expected what nf train wrote. {_REMEDY}") from error
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config_file, _to_json(config))
+        write_recorded(self.config_file, _to_json(config))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_whole(self.result_file, _to_json(result))
+        """Writes the result, after the checksums of all that the run leaves."""
+        remove_abandoned(self.path)
+        remove_abandoned(self.checkpoints)
+        sums = read_sums(self.path)
+        if self.model.is_dir():
+            sums |= {f"{self.model.name}/{f.name}": [sha256_of(f)] for f in sorted(self.model.iterdir())}
+        write_sums(self.path, sums)
+        write_recorded(self.result_file, _to_json(result))
 
     def read_samples(self) -> dict[str, Tensor]:
         """Pictures and other arrays by name."""
-        return safetensors.torch.load_file(self.samples_file)
+        try:
+            return safetensors.torch.load(read_intact(self.samples_file, _REMEDY))
+        except SafetensorError as error:
+            raise ValueError(f"{self.samples_file} is damaged: {error}. {_REMEDY}") from error
 
     def write_samples(self, samples: Mapping[str, Tensor]) -> None:
         contiguous = {name: tensor.cpu().contiguous().clone() for name, tensor in samples.items()}
-        write_whole(self.samples_file, safetensors.torch.save(contiguous))
+        write_recorded(self.samples_file, safetensors.torch.save(contiguous))
 
     def read_curve(self) -> list[dict[str, Any]]:
         """The rows of the curve, without the cells that are empty."""
         if not self.curve_file.is_file():
             return []
-        with open(self.curve_file, newline="") as lines:
-            rows = [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(lines)]
-        return [{**row, "step": int(row["step"])} for row in rows]
+        data = read_intact(self.curve_file, _REMEDY)
+        try:
+            lines = csv.DictReader(io.StringIO(data.decode(), newline=""), strict=True)
+            rows = [{name: float(cell) for name, cell in row.items() if cell} for row in lines]
+            return [{**row, "step": int(row["step"])} for row in rows]
+        except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
+            raise ValueError(f"{self.curve_file} is damaged: {error}. {_REMEDY}") from error
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
         text = io.StringIO()
         writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_whole(self.curve_file, text.getvalue().encode())
+        write_recorded(self.curve_file, text.getvalue().encode())
 
 
 def _to_json(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()
+    try:
+        return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+    except ValueError as error:
+        raise ValueError(f"Expected finite numbers to write down, but got {content}.") from error

@@ -4,13 +4,17 @@ A store is a directory:
 
     store.jsonl             what is in it: version, spec, number of items, provenance
     00000.safetensors       the first items: named tensors whose first axis counts items
-    00000.jsonl             their index: one line for each item, then one with the size and checksum of the tensors
+    00000.jsonl             their index: one line for each item, then one with the size and checksum of the tensors and
+                            the checksum of store.jsonl
     00001.safetensors ...
 
 The last line of each `.jsonl` is the checksum of the lines above it.
 
 A shard holds a fixed range of items and is written whole or not at all; it counts once its index stands. Nothing is
 ever appended to a file, so that a killed run leaves whole shards and perhaps a temporary file.
+
+Each process checks a shard before it reads it for the first time. Indexes of older releases do not say which store
+they belong to, and are accepted.
 """
 
 from __future__ import annotations
@@ -20,19 +24,21 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from safetensors.numpy import save
 
-from neuralfunctionals.data.files import is_abandoned, is_temporary, write_whole
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.checksums import sha256_of
+from neuralfunctionals.data.files import is_temporary, remove_abandoned, write_new, write_whole
+from neuralfunctionals.data.store_header import StoreError, StoreHeader, seal, unseal
+from neuralfunctionals.inr.fit import num_cores
+from neuralfunctionals.json_files import JsonError, conform, parse_json
 
-FORMAT = "neuralfunctionals store"
-VERSION = 1
 _HEADER = "store.jsonl"
 _SHARD = re.compile(r"(\d{5,})\.(safetensors|jsonl)")
 _DTYPES = {
@@ -46,83 +52,17 @@ _DTYPES = {
     "U8": "u1",
     "BOOL": "?",
 }
+_intact: set[tuple[Any, ...]] = set()
+"""Files that this process has checked, as they were then."""
 
 
-class StoreError(ValueError):
-    """A store that is damaged, of another version, or not what was expected."""
+class _Checks(TypedDict, total=False):
+    """The last line of an index: what the tensors must be, and to which store they belong."""
 
-
-@dataclass(frozen=True)
-class StoreHeader:
-    """What a store holds, known before its first item is made."""
-
-    num_items: int
-    shard_size: int
-    spec: NetworkSpec | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """How the items are made, as plain JSON; a store is only continued by what has the same."""
-
-    def __post_init__(self) -> None:
-        if self.num_items < 1 or self.shard_size < 1:
-            raise ValueError(f"Expected at least one item and a shard, but got {self.num_items} and {self.shard_size}.")
-
-    @property
-    def num_shards(self) -> int:
-        """Shards of a complete store."""
-        return -(-self.num_items // self.shard_size)
-
-    def items_of(self, shard: int) -> range:
-        """The items of a shard."""
-        return range(shard * self.shard_size, min((shard + 1) * self.shard_size, self.num_items))
-
-    def to_bytes(self) -> bytes:
-        """The content of `store.jsonl`."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "num_items": self.num_items,
-            "shard_size": self.shard_size,
-            "spec": None if self.spec is None else self.spec.to_dict(),
-            "provenance": dict(self.provenance),
-        }
-        return _seal(json.dumps(content, sort_keys=True).encode())
-
-    @classmethod
-    def from_bytes(cls, data: bytes, path: Path) -> StoreHeader:
-        """The inverse of `to_bytes`; the path is for messages."""
-        body = _unseal(data)
-        try:
-            content = json.loads(data.partition(b"\n")[0] if body is None else body)
-            if content["format"] != FORMAT:
-                raise KeyError
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} is damaged, or not the description of a store.") from error
-        if content.get("version") != VERSION:
-            raise StoreError(
-                f"{path} describes a store of version {content.get('version')}, but this release reads version "
-                f"{VERSION}. Use the release that wrote it, or make the store anew. Nothing was changed."
-            )
-        if body is None:
-            raise StoreError(f"{path} is damaged: its checksum does not fit.")
-        spec = None if content["spec"] is None else NetworkSpec.from_dict(content["spec"])
-        return cls(content["num_items"], content["shard_size"], spec, content["provenance"])
-
-
-def _seal(body: bytes) -> bytes:
-    return body + _seal_of(body)
-
-
-def _seal_of(body: bytes) -> bytes:
-    return b"\n" + json.dumps({"sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n"
-
-
-_SEAL_LENGTH = len(_seal_of(b""))
-
-
-def _unseal(data: bytes) -> bytes | None:
-    """What was sealed; nothing if any byte has changed."""
-    body = data[:-_SEAL_LENGTH]
-    return body if _seal_of(body) == data[-_SEAL_LENGTH:] else None
+    file: str
+    bytes: int
+    sha256: str
+    store: str
 
 
 class Store:
@@ -142,7 +82,10 @@ class Store:
             raise StoreError(
                 f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with 'nf fit --out {self.path}'."
             )
-        self.header = StoreHeader.from_bytes(file.read_bytes(), file)
+        data = file.read_bytes()
+        self.header = StoreHeader.from_bytes(data, file)
+        self.digest = hashlib.sha256(data).hexdigest()
+        """The checksum of `store.jsonl`, which every shard repeats."""
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
@@ -151,34 +94,33 @@ class Store:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: StoreHeader) -> Store:
-        """Begins a store, or continues one with the same header; temporary files of dead runs are removed."""
+        """Begins a store, or continues one with the same header; temporary files of dead runs are removed.
+
+        Any number of writers with the same header may do so at the same time.
+        """
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise StoreError(f"Expected a directory for the store, but {path} is a file.")
-        if (path / _HEADER).is_file():
-            store = cls(path)
-            store._require_same(header)
-        else:
-            if path.is_dir() and any(not is_temporary(p) for p in path.iterdir()):
-                raise StoreError(
-                    f"Expected an empty directory or a store at {path}, but it holds other files. Name another one."
-                )
-            path.mkdir(parents=True, exist_ok=True)
-            write_whole(path / _HEADER, header.to_bytes())
-            store = cls(path)
-        for leftover in path.iterdir():
-            if is_abandoned(leftover):
-                leftover.unlink(missing_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
+        # The header is the first file of a store: once there are others, it is there or never will be.
+        if any(not is_temporary(p) for p in path.iterdir()) and not cls.is_at(path):
+            raise StoreError(
+                f"Expected an empty directory or a store at {path}, but it holds other files. Name another one."
+            )
+        if not cls.is_at(path):
+            write_new(path / _HEADER, header.to_bytes())
+        store = cls(path)  # ours, or that of another writer who was faster
+        store._require_same(header)
+        remove_abandoned(path)
         return store
 
     def _require_same(self, header: StoreHeader) -> None:
         ours, theirs = (json.loads(h.to_bytes().partition(b"\n")[0]) for h in (self.header, header))
-        ours = {**ours.pop("provenance"), **ours}
-        theirs = {**theirs.pop("provenance"), **theirs}
         differences = [
-            f"{key}: {ours.get(key)!r} there, {theirs.get(key)!r} asked"
-            for key in sorted({*ours, *theirs})
-            if ours.get(key) != theirs.get(key)
+            f"{key}: {there.get(key)!r} there, {asked.get(key)!r} asked"
+            for there, asked in ((ours.pop("provenance"), theirs.pop("provenance")), (ours, theirs))
+            for key in sorted({*there, *asked})
+            if there.get(key) != asked.get(key)
         ]
         if differences:
             raise StoreError(
@@ -199,7 +141,20 @@ class Store:
     @cached_property
     def shards(self) -> list[int]:
         """The finished shards, as they were when first asked for."""
-        return [shard for shard in range(self.header.num_shards) if self.has_shard(shard)]
+        # From what is there, not from what is planned: a header may promise any number of shards.
+        endings: dict[int, int] = {}
+        for name in os.listdir(self.path):
+            shard = self._number(name)
+            if shard is not None:
+                endings[shard] = endings.get(shard, 0) + 1
+        return sorted(shard for shard, count in endings.items() if count == 2 and self.has_shard(shard))
+
+    def _number(self, name: str) -> int | None:
+        """Which shard a file belongs to; none if it is no part of the store."""
+        found = _SHARD.fullmatch(name)
+        shard = int(found[1]) if found else -1
+        is_ours = found and 0 <= shard < self.header.num_shards and name == self.file(shard, found[2]).name
+        return shard if is_ours else None
 
     def write_shard(self, shard: int, tensors: Mapping[str, np.ndarray], metadata: Sequence[Mapping[str, Any]]) -> None:
         """Adds a shard, whole or not at all.
@@ -217,7 +172,8 @@ class Store:
         lines = [json.dumps(dict(item), sort_keys=True) for item in metadata]
         tensors_file = self.file(shard, "safetensors")
         checks = {"file": tensors_file.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        index = _seal("\n".join([*lines, json.dumps(checks, sort_keys=True)]).encode())
+        checks["store"] = self.digest
+        index = seal("\n".join([*lines, json.dumps(checks, sort_keys=True)]).encode())
         write_whole(tensors_file, data)
         write_whole(self.file(shard, "jsonl"), index)
         self.__dict__.pop("shards", None)
@@ -225,41 +181,56 @@ class Store:
     def read_index(self, shard: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """The metadata of a shard's items, and the size and checksum of its tensors."""
         lines, checks = self._read_index_lines(shard)
-        return [json.loads(line) for line in lines], checks
+        file = self.file(shard, "jsonl")
+        try:
+            named = [(line, f"line {number} of {file}") for number, line in enumerate(lines, start=1)]
+            # A network may have diverged: what was measured of it need not be finite.
+            return [conform(parse_json(line, where, allow_nan=True), dict, where) for line, where in named], checks
+        except JsonError as error:
+            raise StoreError(f"{error} {_REPAIR}") from error
 
     def _read_index_lines(self, shard: int) -> tuple[list[bytes], dict[str, Any]]:
         file = self.file(shard, "jsonl")
-        body = _unseal(file.read_bytes())
+        body = unseal(file.read_bytes())
         if body is None:
             raise StoreError(f"{file} is damaged: its checksum does not fit. {_REPAIR}")
         *lines, last = body.split(b"\n")
-        checks = json.loads(last)
+        try:
+            checks = conform(parse_json(last, f"the last line of {file}"), _Checks, f"the last line of {file}")
+        except JsonError as error:
+            raise StoreError(f"{error} {_REPAIR}") from error
         expected = len(self.header.items_of(shard))
-        if checks["file"] != self.file(shard, "safetensors").name or len(lines) != expected:
+        if checks.get("file") != self.file(shard, "safetensors").name or len(lines) != expected:
             raise StoreError(
-                f"{file} is the index of {len(lines)} items of {checks['file']}: it belongs to another shard. {_REPAIR}"
+                f"{file} is the index of {len(lines)} items of {checks.get('file')}: it belongs to another shard. "
+                f"{_REPAIR}"
+            )
+        if checks.get("store", self.digest) != self.digest:
+            raise StoreError(
+                f"{file} belongs to another store than {self.path / _HEADER}: one of the two was exchanged. Put back "
+                "the right one, or delete this index and repeat the command that made the store."
             )
         return lines, checks
 
     def map_tensors(self, shard: int) -> dict[str, np.ndarray]:
-        """Memory maps of a shard's tensors, after a check of its index and its size."""
-        _, checks = self._read_index_lines(shard)
-        file = self.file(shard, "safetensors")
-        size = file.stat().st_size
-        if size != checks["bytes"]:
-            raise StoreError(f"{file} is damaged: it has {size} bytes instead of {checks['bytes']}. {_REPAIR}")
+        """Memory maps of a shard's tensors, after a check of all its bytes, once in each process."""
+        checks = self._require_intact(shard)
+        file, count = self.file(shard, "safetensors"), len(self.header.items_of(shard))
+        size = checks["bytes"]
         try:
             with open(file, "rb") as stream:
                 length = int.from_bytes(stream.read(8), "little")
-                entries = json.loads(stream.read(length) if length <= size else b"")
+                entries = parse_json(stream.read(length) if length <= size else b"", str(file))
             # Copy-on-write: torch wants to be allowed to write into arrays it gets, yet the file never changes.
             whole = np.asarray(np.memmap(file, np.uint8, "c"))
             tensors = {}
             for name, entry in entries.items():
                 if name != "__metadata__":
                     start, stop = (8 + length + offset for offset in entry["data_offsets"])
+                    if not 8 + length <= start <= stop <= size or entry["shape"][0] != count:
+                        raise ValueError(f"{name} has other sizes")
                     tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise StoreError(f"{file} is damaged: its header cannot be read. {_REPAIR}") from error
         return tensors
 
@@ -267,43 +238,52 @@ class Store:
 
     def problems(self) -> Iterator[tuple[Path, str]]:
         """Every file that is damaged, missing or no part of the store, with what is wrong; reads all bytes."""
-        for shard in range(self.header.num_shards):
-            tensors, index = self.file(shard, "safetensors"), self.file(shard, "jsonl")
-            if not index.is_file():
-                items = self.header.items_of(shard)
+        files = sorted(self.path.iterdir())
+        numbers = {file: self._number(file.name) for file in files}
+        indexed = sorted(shard for file, shard in numbers.items() if shard is not None and file.suffix == ".jsonl")
+        for before, shard in pairwise([-1, *indexed, self.header.num_shards]):
+            if shard > before + 1:  # a gap: one line, however many shards are missing
+                items = range(self.header.items_of(before + 1).start, self.header.items_of(shard - 1).stop)
                 where = f"items {items.start} to {items.stop - 1}"
-                yield index, f"missing: {where} are not in the store. Repeat the command that makes it."
-                continue
-            try:
-                _, checks = self._read_index_lines(shard)
-            except StoreError as error:
-                yield index, str(error)
-                continue
-            if not tensors.is_file():
-                yield tensors, f"missing. {_REPAIR}"
-            elif _sha256(tensors) != checks["sha256"]:
-                yield tensors, f"{tensors} is damaged: its checksum does not fit. {_REPAIR}"
-        known = {
-            self.file(s, ending).name for s in range(self.header.num_shards) for ending in ("safetensors", "jsonl")
-        }
-        for file in sorted(self.path.iterdir()):
-            if file.name not in known and file.name != _HEADER:
+                missing = self.file(before + 1, "jsonl")
+                yield missing, f"missing: {where} are not in the store. Repeat the command that makes it."
+            if shard < self.header.num_shards:
+                tensors, index = self.file(shard, "safetensors"), self.file(shard, "jsonl")
+                try:
+                    _, checks = self.read_index(shard)
+                except StoreError as error:
+                    yield index, str(error)
+                    continue
+                if not tensors.is_file():
+                    yield tensors, f"missing. {_REPAIR}"
+                elif sha256_of(tensors) != checks.get("sha256"):
+                    yield tensors, f"{tensors} is damaged: its checksum does not fit. {_REPAIR}"
+        for file in files:
+            if numbers[file] is None and file.name != _HEADER:
                 yield file, f"{file} is no part of the store. Remove it."
 
     def require_intact(self, shards: Sequence[int]) -> None:
-        """Raises if one of these finished shards is damaged."""
-        for shard in shards:
-            _, checks = self._read_index_lines(shard)
-            if _sha256(self.file(shard, "safetensors")) != checks["sha256"]:
-                raise StoreError(f"{self.file(shard, 'safetensors')} is damaged: its checksum does not fit. {_REPAIR}")
+        """Raises if one of these finished shards is damaged; each process reads a shard once for this."""
+        with ThreadPoolExecutor(num_cores()) as pool:  # hashing leaves the interpreter's lock
+            for _ in pool.map(self._require_intact, shards):
+                pass
+
+    def _require_intact(self, shard: int) -> dict[str, Any]:
+        """Checks a shard, unless this process has done so since it was written; returns what its index says of it."""
+        _, checks = self._read_index_lines(shard)
+        file = self.file(shard, "safetensors")
+        status = file.stat()
+        state = (os.path.realpath(file), status.st_ino, status.st_size, status.st_mtime_ns, checks.get("sha256"))
+        if state in _intact:
+            return checks
+        if status.st_size != checks.get("bytes"):
+            raise StoreError(
+                f"{file} is damaged: it has {status.st_size} bytes instead of {checks.get('bytes')}. {_REPAIR}"
+            )
+        if sha256_of(file) != checks.get("sha256"):
+            raise StoreError(f"{file} is damaged: its checksum does not fit. {_REPAIR}")
+        _intact.add(state)
+        return checks
 
 
 _REPAIR = "Delete this file and repeat the command that made the store: it makes that shard again."
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as stream:
-        digest = hashlib.sha256()
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -74,7 +74,7 @@ class WeightDataset:
         path: The store's directory. A store that is still being made shows the shards finished so far.
 
     Raises:
-        StoreError: If the store is of another version, or damage is found; `nf data verify` reads every byte.
+        StoreError: If the store is of another version or damaged: every byte is checked, once in each process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -82,7 +82,9 @@ class WeightDataset:
         shards = self.store.shards
         if not shards:
             raise StoreError(f"The store at {path} has no finished shard yet. Repeat the command that makes it.")
+        self.store.require_intact(shards)
         self._shards = {shard: self.store.map_tensors(shard) for shard in shards}
+        self._require_alike()
         self.tensor_names = tuple(sorted(self._shards[shards[0]]))
         # One number an item: small enough to hold, and then one lookup instead of one in every shard.
         self._columns = {
@@ -90,11 +92,29 @@ class WeightDataset:
             for name, first in self._shards[shards[0]].items()
             if first.ndim == 1
         }
-        self._place = np.full(self.store.header.num_items, -1)
-        self._items = np.concatenate([np.array(self.store.header.items_of(shard)) for shard in shards])
-        self._place[self._items] = np.arange(len(self._items))
+        self._numbers = np.array(shards)
+        ranges = [self.store.header.items_of(shard) for shard in shards]
+        self._starts = np.cumsum([0, *map(len, ranges[:-1])])
+        self._items = np.concatenate([np.array(items) for items in ranges])
         self._forms: tuple[SirenForm, SirenForm] | None = None  # of the store, and as items are read
         self._rendered_size: tuple[int, int] | None = None
+
+    def _require_alike(self) -> None:
+        """Raises unless all shards hold the same kinds of tensors, and those that the spec and the splits allow."""
+        spec, shapes = self.store.header.spec, None
+        for shard, tensors in self._shards.items():
+            file = self.store.file(shard, "safetensors")
+            here = {name: (array.dtype, array.shape[1:]) for name, array in tensors.items()}
+            if here != (shapes := shapes or here):
+                raise StoreError(f"{file} holds other tensors than the shards before it. Make the store anew.")
+            width = here["weights"][1] if "weights" in here and spec is not None else None
+            if spec is not None and width not in (None, (spec.num_entries,)):
+                raise StoreError(
+                    f"{file} holds weights of shape {width}, expected those of {spec}. Make the store anew."
+                )
+            splits = tensors.get("split")
+            if splits is not None and (splits.ndim != 1 or splits.min() < 0 or splits.max() >= len(SPLITS)):
+                raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store anew.")
 
     @property
     def path(self) -> Path:
@@ -262,9 +282,10 @@ class WeightDataset:
     def _gather(self, name: str, items: np.ndarray) -> Tensor:
         if name not in self.tensor_names:
             raise ValueError(f"Expected one of the tensors {list(self.tensor_names)}, but got {name!r}.")
-        if name in self._columns:
-            return torch.from_numpy(self._columns[name][self._place[items]])
         shards, rows = np.divmod(items, self.store.header.shard_size)
+        if name in self._columns:
+            place = self._starts[np.searchsorted(self._numbers, shards)] + rows
+            return torch.from_numpy(self._columns[name][place])
         arrays = {shard: self._shards[shard][name] for shard in np.unique(shards).tolist()}
         first = next(iter(self._shards.values()))[name]
         gathered = np.empty((len(items), *first.shape[1:]), dtype=first.dtype)

@@ -1,17 +1,20 @@
 """Saving and loading models: safetensors weights and a JSON config, in a directory, shipped, or on the hub."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from neuralfunctionals.checksums import require_intact
+from neuralfunctionals.json_files import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec
 
 Model = TypeVar("Model", bound="Pretrained")
+_RESTORE = "Restore it from a copy, or save the model again."
 
 
 class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license="mit"):
@@ -36,7 +39,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             **kwargs: Passed to the hub's `snapshot_download`, such as `revision` or `cache_dir`.
         """
         path = _find(name, **kwargs)
-        return cls._load(path, json.loads((path / "config.json").read_text()))
+        return cls._load(path, _read_config(path))
 
     @classmethod
     def _load(cls: type[Model], path: Path, config: Mapping[str, Any]) -> Model:
@@ -45,9 +48,14 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         try:
             if held != cls.__name__:
                 raise TypeError(f"it holds a {held}")
+            require_arguments(cls, arguments, str(path / "config.json"))
             model: Any = cls(**cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
-        except (TypeError, RuntimeError) as error:
+        except JsonError as error:
+            raise ValueError(f"{error} {_RESTORE}") from error
+        except SafetensorError as error:
+            raise ValueError(f"{path / 'model.safetensors'} is damaged: {error}. {_RESTORE}") from error
+        except Exception as error:  # whatever a constructor says about sizes that cannot be
             raise ValueError(
                 f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it, or with "
                 "nf.from_pretrained, which finds the class."
@@ -75,8 +83,19 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
         >>> editor = from_pretrained("digits-dilate")  # doctest: +SKIP
     """
     path = _find(name, **kwargs)
-    config = json.loads((path / "config.json").read_text())
+    config = _read_config(path)
     return model_class(config.get("class"))._load(path, config)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """What `config.json` says, after a check of the model's files."""
+    file = path / "config.json"
+    for part in (file, path / "model.safetensors"):
+        require_intact(part, _RESTORE)
+    try:
+        return conform(read_json(file), dict, str(file))
+    except JsonError as error:
+        raise ValueError(f"{error} {_RESTORE}") from error
 
 
 def _find(name: str | Path, **kwargs: Any) -> Path:

@@ -103,7 +103,7 @@ def execute(
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if is_first and not resume:
         if directory.is_run:
-            shutil.rmtree(directory.path)
+            directory.clear()
         directory.write_config(_describe(run, dataset, model))
     trainer = train(task, dataset, directory.path, run.training, progress=progress)
     if not trainer.is_global_zero:
@@ -119,7 +119,7 @@ def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None
     path = directory.path
     if resume and not directory.is_run:
         raise ValueError(f"There is no run to continue at {path}. Start it without --resume.")
-    if resume or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if resume or directory.is_free:
         return
     if not directory.is_run:
         raise ValueError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
@@ -131,7 +131,7 @@ def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None
 def _require_same(run: Run, directory: RunDirectory) -> None:
     """Where and how fast a run is computed may change on the way, what is computed may not."""
     free = {"accelerator", "devices", "nodes", "threads", "compile"}
-    before, now = (flatten(r) for r in (Run.from_dict(directory.read_config()["run"]), run))
+    before, now = (flatten(r) for r in (_read_run(directory), run))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
             raise ValueError(
@@ -243,10 +243,19 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
         Siren(...)
     """
     directory = RunDirectory(find_shipped(path)).require()
-    config = directory.read_config()
-    run = Run.from_dict(config["run"])
+    run, config = _read_run(directory), directory.read_config()
     recipe = RECIPES[run.recipe]
     model = load_model(recipe.functionals[run.model_name], directory.model, canonical=run.canonical)
-    task = recipe.make_task(run, model, config["data"])
-    path = config["data"].get("path")
+    made = config.get("data", {})
+    task = recipe.make_task(run, model, made)
+    path = made.get("path")
     return TrainedRun(run, task, None if path is None else Path(path), directory)
+
+
+def _read_run(directory: RunDirectory) -> Run:
+    """The description of a run, of a recipe and a model that there are."""
+    file = directory.config_file
+    run = Run.from_dict(directory.read_config().get("run", {}), f"{file}: run")
+    if run.recipe not in RECIPES or run.model_name not in RECIPES[run.recipe].functionals:
+        raise ValueError(f"{file}: expected a recipe and a model of it, but got {run.recipe} and {run.model_name}.")
+    return run

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_type_hints
 
+from neuralfunctionals.json_files import JsonError, conform_names
 from neuralfunctionals.tasks import OptimizerConfig, TrainingConfig
 from neuralfunctionals.tasks.augment import Augment
 
@@ -141,15 +142,14 @@ class Run:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Run:
-        """The inverse of `to_dict`."""
-        known = {f.name for f in fields(cls)}
-        if not known >= values.keys():
-            raise ValueError(f"Expected the fields {sorted(known)} of a run, but got {sorted(values)}.")
-        family = values["recipe"].partition("/")[0]
-        parts: dict[str, Any] = {"optimizer": OptimizerConfig, "training": TrainingConfig}
-        parts |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
-        return cls(**{name: parts[name](**value) if name in parts else value for name, value in values.items()})
+    def from_dict(cls, values: dict[str, Any], where: str = "run") -> Run:
+        """The inverse of `to_dict`, which checks every name and type; `where` the values come from is for messages."""
+        family = str(values.get("recipe")).partition("/")[0]
+        if family not in TASK_CONFIGS:
+            raise JsonError(f"{where}.recipe: expected one of {', '.join(TASK_CONFIGS)}, but got '{family[:40]}'.")
+        kinds = get_type_hints(cls)
+        kinds |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
+        return cls(**conform_names(values, kinds, ("recipe", "scale", "model_name"), where))
 
 
 def flatten(run: Run) -> dict[str, Any]:

@@ -53,8 +53,15 @@ class FinishedRun:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What `run.json` says."""
-        return self.directory.read_config()
+        """What `run.json` says, with all that tables and pictures look for."""
+        config, file = self.directory.read_config(), self.directory.config_file
+        run, data = config.get("run", {}), config.get("data", {})
+        missing = [name for name in ("model", "task") if name not in run]
+        encoder = data.get("encoder", {"model": ""})
+        if missing or not isinstance(encoder.get("model"), str):
+            what = f"run.{missing[0]}" if missing else "data.encoder.model"
+            raise ValueError(f"{file}: expected the name {what}. Expected what nf train wrote.")
+        return {**config, "data": data}
 
     @cached_property
     def sample_names(self) -> tuple[str, ...]:
@@ -81,7 +88,12 @@ def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
     directories = [RunDirectory(path).require() for path in paths]
     if not directories:
         raise ValueError("Expected at least one finished run, but got none.")
-    return [FinishedRun(directory, directory.read_result()) for directory in directories]
+    runs = [FinishedRun(directory, directory.read_result()) for directory in directories]
+    for run in runs:
+        if not {"recipe", "model"} <= run.result.keys():
+            file = run.directory.result_file
+            raise ValueError(f"Expected the result of nf train, but {file} has other contents.")
+    return runs
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:

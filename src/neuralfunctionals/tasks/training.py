@@ -18,8 +18,9 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.data import RunDirectory, WeightDataset
-from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.data.files import write_recorded
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
 from neuralfunctionals.tasks.progress import StepBar, StepReport
@@ -87,17 +88,28 @@ class TrainingConfig:
         return min(self.val_every, self.steps)
 
 
+_BEGIN_AGAIN = "Restore it from a copy, or begin the run again with --force."
+
+
 class WholeFiles(TorchCheckpointIO):
-    """Checkpoints that are there whole or not at all, and of which nothing is run when they are read."""
+    """Checkpoints written whole or not at all, with a checksum; nothing of them is run when they are read."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         data = io.BytesIO()
         torch.save(checkpoint, data)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(Path(path), data.getvalue())
+        write_recorded(Path(path), data.getvalue())
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
-        return torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        require_intact(Path(path), _BEGIN_AGAIN)
+        try:
+            found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
+            if not isinstance(found, dict) or "state_dict" not in found:
+                raise ValueError("it holds no state_dict")
+            return found
+        except Exception as error:  # whatever torch says about bytes that are no checkpoint
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise ValueError(f"{path} is damaged or no checkpoint: {reason}. {_BEGIN_AGAIN}") from error
 
 
 def train(
@@ -181,12 +193,16 @@ def train(
         )
         part = max(1, config.batch_size // config.accumulate // share[1])
         validation = EvalBatches(val_set, task.prepare, batch_size=part, share=share)
-        last = run.checkpoints / "last.ckpt"
+        last, kept = (run.checkpoints / name for name in ("last.ckpt", "best.ckpt"))
+        if last.exists():
+            if not kept.exists():
+                raise ValueError(f"{kept} is missing. {_BEGIN_AGAIN}")
+            require_intact(kept, _BEGIN_AGAIN)
         try:
             trainer.fit(task, batches, validation, ckpt_path=last if last.exists() else None, weights_only=True)
         except SystemExit as stopped:  # how Lightning leaves after Ctrl-C
             raise KeyboardInterrupt from stopped
-    state = WholeFiles().load_checkpoint(run.checkpoints / "best.ckpt")["state_dict"]
+    state = WholeFiles().load_checkpoint(kept)["state_dict"]
     task.load_state_dict(state)
     return trainer
 

@@ -14,9 +14,9 @@ from neuralfunctionals.web.digits import MAX_BYTES, read_source, samples
 from neuralfunctionals.web.exhibit import SPEC, Exhibit, Models
 from neuralfunctionals.web.pictures import grey_url
 
-QUEUE_SIZE = 24
-"""Requests that may wait; more are told that the page is busy."""
-SESSIONS = 200
+QUEUE_SIZE = 1000
+"""Requests that may wait, and are told their place in line; more are told that the page is busy."""
+SESSIONS = 1000
 """Visitors whose networks are kept; the longest unseen is forgotten."""
 
 _HERE = Path(__file__).parent

@@ -1,135 +1,23 @@
-"""The server behind the page: its socket, what it lets through, how it starts and ends: `serve`."""
+"""The server behind the page: its socket, how it starts and ends: `serve`."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
-from neuralfunctionals.web.digits import MAX_BYTES, samples
+from neuralfunctionals.data.files import is_running
+from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-
-# All that the page needs. Uploads to disk, files by path, proxies and the like stay closed.
-_OPEN_PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
-_OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
-_OPEN_CALLS = (
-    "/queue/join",
-    "/queue/data",
-    "/heartbeat/",
-    "/info",
-    "/theme.css",
-    "/startup-events",
-    "/reset",
-    "/cancel",
-)
-_LARGE_BODY = 256 * 2**10
-_LARGE_BODIES = 8
-_MAX_BODY = 4 * (MAX_BYTES // 3 + 1) + 2**16  # a file as text, and what is sent around it
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-class Guard:
-    """Stands before an ASGI app: closes what the page does not need, and bounds what comes in.
-
-    Args:
-        app: The app.
-        hosts: Names under which the server may be addressed; any if missing.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]], hosts: tuple[str, ...] | None) -> None:
-        self.app, self.hosts = app, hosts
-        self._large = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await (self.app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))
-        headers = dict(scope["headers"])
-        refusal = self._refusal(scope["path"], headers)
-        if refusal is not None:
-            return await _answer(send, *refusal)
-        if int(headers.get(b"content-length", b"0") or 0) <= _LARGE_BODY and b"transfer-encoding" not in headers:
-            return await self.app(scope, receive, send)
-        if self._large >= _LARGE_BODIES:
-            return await _answer(send, 503, "Too many uploads at once. Try again in a moment.")
-        self._large += 1
-        try:
-            body = await _read_body(receive)
-        finally:
-            self._large -= 1
-        if body is None:
-            return await _answer(send, 413, _TOO_LARGE)
-        return await self.app(scope, _replay(body, receive), send)
-
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and _host_name(host) not in self.hosts:
-            return 403, "Expected to be addressed as localhost. Open the address that nf serve printed."
-        if not _is_open(path):
-            return 404, "There is nothing here."
-        length = headers.get(b"content-length", b"0").decode("latin-1")
-        if not length.isdecimal():
-            return 400, "Expected a length."
-        return (413, _TOO_LARGE) if int(length) > _MAX_BODY else None
-
-
-_TOO_LARGE = f"The file is too large: expected at most {MAX_BYTES // 2**20} MB."
-
-
-def _is_open(path: str) -> bool:
-    if ".." in path or "\\" in path or "//" in path or "\0" in path:
-        return False
-    call = path.removeprefix("/gradio_api")
-    if call != path:
-        return any(call == name or (name.endswith("/") and call.startswith(name)) for name in _OPEN_CALLS)
-    return path in _OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
-
-
-def _host_name(host: str) -> str:
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body, unless it is too large or the client leaves."""
-    body = bytearray()
-    while True:
-        part = await receive()
-        if part["type"] != "http.request":
-            return None
-        body += part.get("body", b"")
-        if len(body) > _MAX_BODY:
-            return None
-        if not part.get("more_body", False):
-            return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    left: list[bytes] = [body]
-
-    async def replay() -> Any:
-        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
-
-    return replay
-
-
-async def _answer(send: Send, status: int, text: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})
-
-
-async def _close(send: Send) -> None:
-    await send({"type": "websocket.close", "code": 1008})
+from neuralfunctionals.web.guard import LOOPBACK, Guard
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -144,13 +32,25 @@ def open_socket(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        listener.listen(256)
+        listener.listen(2048)
     except OSError as error:
         listener.close()
         raise ValueError(
             f"Cannot listen at {host}, port {port}: {error.strerror or error}. Choose another one with --port."
         ) from error
     return listener
+
+
+_SCRATCH = "nf-serve-"
+
+
+def _remove_scratch_of_killed() -> None:
+    """Removes the temporary directories of servers of this user that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*-*"):
+        owner = path.name.removeprefix(_SCRATCH).partition("-")[0]
+        with suppress(OSError):
+            if owner.isdecimal() and not is_running(int(owner)) and path.lstat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _require_gradio() -> None:
@@ -161,7 +61,7 @@ def _require_gradio() -> None:
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 
-def build_app(models: Models, *, hosts: tuple[str, ...] | None = _LOOPBACK) -> Guard:
+def build_app(models: Models, *, hosts: tuple[str, ...] | None = LOOPBACK) -> Guard:
     """The page as an ASGI app, guarded."""
     _require_gradio()
     import gradio
@@ -170,9 +70,10 @@ def build_app(models: Models, *, hosts: tuple[str, ...] | None = _LOOPBACK) -> G
     from neuralfunctionals.web.page import CSS, build_page, theme
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    page = build_page(models)
     gradio.mount_gradio_app(
         app,
-        build_page(models),
+        page,
         path="/",
         css=CSS,
         theme=theme(),
@@ -186,7 +87,7 @@ def build_app(models: Models, *, hosts: tuple[str, ...] | None = _LOOPBACK) -> G
         max_file_size=0,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
     )
-    return Guard(app, hosts)
+    return Guard(app, hosts, frozenset(page.fns))
 
 
 def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: int = 7860, browser: bool = True) -> str:
@@ -204,13 +105,17 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
     _require_gradio()
     import uvicorn
 
+    from neuralfunctionals.web.connections import bounded_protocol, raise_file_limit
+
     listener = open_socket(host, port)
-    with listener, tempfile.TemporaryDirectory(prefix="nf-serve-", ignore_cleanup_errors=True) as scratch:
+    _remove_scratch_of_killed()
+    prefix = f"{_SCRATCH}{os.getpid()}-"
+    with listener, tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         os.environ["GRADIO_TEMP_DIR"] = scratch
         models = open_models()
         Exhibit.fit(samples()[0]).read(models)  # the first visitor need not wait for what is compiled or loaded once
         is_local = listener.getsockname()[0] in ("127.0.0.1", "::1")
-        app = build_app(models, hosts=_LOOPBACK if is_local else None)
+        app = build_app(models, hosts=LOOPBACK if is_local else None)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
         print(f"nf: the page is at {address} (Ctrl-C ends it).", file=sys.stderr, flush=True)
@@ -218,7 +123,13 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
             with suppress(webbrowser.Error):
                 webbrowser.open(address)
         config = uvicorn.Config(
-            app, log_level="critical", access_log=False, timeout_graceful_shutdown=1, limit_concurrency=1000, ws="none"
+            app,
+            log_level="critical",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            limit_concurrency=max(64, raise_file_limit() - 256),  # a refusal is better than no file left to open
+            http=bounded_protocol(),
+            ws="none",
         )
         # Told to end, it ends as after Ctrl-C: nothing is left behind.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,0 +1,75 @@
+"""Checksums of files, kept beside them in `SHA256SUMS`: `sha256_of`, `require_intact`, `read_intact`.
+
+The format is that of `sha256sum`. A file may be listed with two checksums: what it was, and what it is about to be.
+Files that are not listed are accepted: older releases kept no checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+SUMS = "SHA256SUMS"
+
+
+def sha256_of(file: Path) -> str:
+    """The checksum of a file, read piece by piece."""
+    with open(file, "rb") as stream:
+        digest = hashlib.sha256()
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_sums(directory: Path) -> dict[str, list[str]]:
+    """The checksums listed in a directory, by the names of the files; lines of another form are skipped."""
+    try:
+        lines = (directory / SUMS).read_text(errors="replace").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        digest, separator, name = line.partition("  ")
+        if separator and len(digest) == 64:
+            found.setdefault(name, []).append(digest)
+    return found
+
+
+def format_sums(sums: dict[str, list[str]]) -> bytes:
+    """The inverse of `read_sums`."""
+    return "".join(f"{digest}  {name}\n" for name in sorted(sums) for digest in sums[name]).encode()
+
+
+def known_sums(file: Path) -> list[str]:
+    """The checksums that a file may have, from its own directory or the one above; none if it is not listed."""
+    above = file.parent.parent
+    return read_sums(file.parent).get(file.name) or read_sums(above).get(f"{file.parent.name}/{file.name}", [])
+
+
+def require_intact(file: Path, remedy: str) -> None:
+    """Raises unless a file has the checksum that is listed for it, if any.
+
+    Args:
+        file: The file.
+        remedy: What to do about a damaged file, a sentence.
+    """
+    known = known_sums(file)
+    if known:
+        _require_known(file, sha256_of(file), known, remedy)
+
+
+def read_intact(file: Path, remedy: str) -> bytes:
+    """What is in a file, after the check of `require_intact`."""
+    data = file.read_bytes()
+    known = known_sums(file)
+    if known:
+        _require_known(file, hashlib.sha256(data).hexdigest(), known, remedy)
+    return data
+
+
+def _require_known(file: Path, digest: str, known: list[str], remedy: str) -> None:
+    if digest not in known:
+        raise ValueError(
+            f"{file} is damaged: it does not have the checksum listed in {SUMS}. {remedy} If you changed it on "
+            f"purpose, remove its line from {SUMS}."
+        )

@@ -1,0 +1,178 @@
+"""What the page lets in: `Guard`, which stands before the app and closes what the page does not need."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, TypedDict
+
+from neuralfunctionals.json_files import JsonError, conform, parse_json
+from neuralfunctionals.web.digits import MAX_BYTES
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+# All that the page needs. Uploads to disk, files by path, proxies and the like stay closed.
+_OPEN_PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
+_OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
+_OPEN_CALLS = ("/queue/data", "/heartbeat/", "/info", "/theme.css", "/startup-events")
+_OPEN_POSTS = ("/queue/join", "/reset", "/cancel")
+_MAX_BODY = 4 * (MAX_BYTES // 3 + 1) + 2**16  # a file as text, and what is sent around it
+_BUFFER = 8 * _MAX_BODY
+"""Bytes of unfinished requests, of all visitors together."""
+BODY_SECONDS = 30.0
+"""Time in which a request must have arrived."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+_SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOO_LARGE = f"The file is too large: expected at most {MAX_BYTES // 2**20} MB."
+
+
+class _Body(TypedDict, total=False):
+    """What the page's own script sends; other names are left to the app."""
+
+    data: list[Any]
+    fn_index: int
+    session_hash: str
+    trigger_id: int | None
+    event_id: str | None
+
+
+class _RefusedError(Exception):
+    """An answer instead of what was asked for."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.text = status, text
+
+
+class Guard:
+    """Stands before an ASGI app: closes what the page does not need, and bounds what comes in.
+
+    Args:
+        app: The app.
+        hosts: Names under which the server may be addressed; any if missing.
+        calls: Numbers of the actions that there are; any if missing.
+        body_seconds: Time in which a request must have arrived.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        hosts: tuple[str, ...] | None,
+        calls: Collection[int] | None = None,
+        *,
+        body_seconds: float = BODY_SECONDS,
+    ) -> None:
+        self.app, self.hosts, self.calls, self.body_seconds = app, hosts, calls, body_seconds
+        self._buffered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await (self.app(scope, receive, send) if scope["type"] == "lifespan" else _close(send))
+        try:
+            self._check(scope)
+            if scope["method"] == "POST":
+                receive = _replay(await self._read_body(receive), receive)
+        except _RefusedError as refused:
+            return await _answer(send, refused.status, refused.text)
+        return await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        """Everything that can be told from the head of a request."""
+        hosts, origins, sites, lengths = (
+            [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+            for name in (b"host", b"origin", b"sec-fetch-site", b"content-length")
+        )
+        found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        name = (found["address"] or found["name"]).lower() if found else None
+        if name is None or (self.hosts is not None and name not in self.hosts):
+            raise _RefusedError(403, "Expected to be addressed as localhost. Open the address that nf serve printed.")
+        # Pages of other origins, open in the same browser, must not act here.
+        own = {f"{scheme}://{hosts[0]}".lower() for scheme in ("http", "https")}
+        if any(origin.lower() not in own for origin in origins) or "cross-site" in sites:
+            raise _RefusedError(403, "Expected a request of this page. Open the address that nf serve printed.")
+        posts = _is_post(scope["path"])
+        if not posts and not _is_open(scope["path"]):
+            raise _RefusedError(404, "There is nothing here.")
+        if scope["method"] not in (("POST",) if posts else ("GET", "HEAD")):
+            raise _RefusedError(405, f"Expected {'POST' if posts else 'GET'}, but got another method.")
+        if any(not (length.isascii() and length.isdecimal()) for length in lengths):
+            raise _RefusedError(400, "Expected a length.")
+        if any(len(length) > 12 or int(length) > _MAX_BODY for length in lengths):
+            raise _RefusedError(413, _TOO_LARGE)
+
+    async def _read_body(self, receive: Receive) -> bytes:
+        """The whole body, if it arrives in time, is not too large, and says what the page's own script says."""
+        body = bytearray()
+        try:
+            await asyncio.wait_for(self._fill(body, receive), self.body_seconds)
+        except asyncio.TimeoutError as error:
+            raise _RefusedError(408, "The request did not arrive in time. Try again.") from error
+        finally:
+            self._buffered -= len(body)
+        self._check_body(bytes(body))
+        return bytes(body)
+
+    async def _fill(self, body: bytearray, receive: Receive) -> None:
+        while True:
+            part = await receive()
+            if part["type"] != "http.request":
+                raise _RefusedError(400, "The connection was closed.")
+            new = part.get("body", b"")
+            body += new
+            self._buffered += len(new)
+            if len(body) > _MAX_BODY:
+                raise _RefusedError(413, _TOO_LARGE)
+            if self._buffered > _BUFFER:
+                raise _RefusedError(503, "Too many uploads at once. Try again in a moment.")
+            if not part.get("more_body", False):
+                return
+
+    def _check_body(self, body: bytes) -> None:
+        try:
+            content = conform(parse_json(body, "the request"), _Body, "the request", open_names=True)
+        except JsonError as error:
+            raise _RefusedError(400, str(error)) from error
+        if not _SESSION.fullmatch(content.get("session_hash", "none")):
+            raise _RefusedError(400, "the request: session_hash: expected letters and digits.")
+        if self.calls is not None and content.get("fn_index", next(iter(self.calls), None)) not in self.calls:
+            raise _RefusedError(400, "the request: fn_index: expected an action of the page.")
+
+
+def _is_clean(path: str) -> bool:
+    return not (".." in path or "\\" in path or "//" in path or "\0" in path)
+
+
+def _is_post(path: str) -> bool:
+    return path.startswith("/gradio_api/") and path.removeprefix("/gradio_api") in _OPEN_POSTS
+
+
+def _is_open(path: str) -> bool:
+    if not _is_clean(path):
+        return False
+    call = path.removeprefix("/gradio_api")
+    if call != path:
+        return any(call == name or (name.endswith("/") and call.startswith(name)) for name in _OPEN_CALLS)
+    return path in _OPEN_PATHS or path.startswith(_OPEN_FOLDERS)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    left: list[bytes] = [body]
+
+    async def replay() -> Any:
+        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+
+    return replay
+
+
+async def _answer(send: Send, status: int, text: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+async def _close(send: Send) -> None:
+    await send({"type": "websocket.close", "code": 1008})
