@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "checksums": set(),
     "native": set(),
     "shipped": set(),
-    "layers": {"weight_space", "native"},
+    "layers": {"weight_space", "inr", "native"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
     "inr": {"weight_space", "native"},
     "data": PLAIN | {"weight_space", "inr", "native"},

@@ -1,12 +1,10 @@
 """The commands that train and use models, as people call them."""
 
 import csv
-import json
 import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from commands import nf_command, run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data.network_files import read_networks, write_networks
 from neuralfunctionals.inr import Siren, image_grid
-from neuralfunctionals.recipes import TABLES, open_run
+from neuralfunctionals.recipes import open_run
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
@@ -205,24 +203,3 @@ def test_a_table_is_reproduced_and_continued(capsys, tmp_path):
     assert len(times) == 21
     assert run(capsys, "reproduce", "table2", "--scale", "tiny", "--out", out, "--json")[0] == 0
     assert {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")} == times
-
-
-@pytest.mark.slow
-def test_a_table_compares_forms_of_sine_networks(capsys, monkeypatch, tmp_path):
-    table = TABLES["symmetries"]
-    assert len(table.runs) == 74
-    chosen = [r for r in table.runs if r.recipe == "classify/mnist" and r.seed == 0 and r.model != "nfn-hnp"]
-    sizes = [r for r in chosen if dict(r.changes).get("training.limit") == 500]
-    chosen = [r for r in chosen if "training.limit" not in dict(r.changes)]
-    chosen += [replace(r, changes=(*r.changes[:-1], ("training.limit", 20))) for r in sizes]  # tiny has 48 to train on
-    chosen += [r for r in table.runs if not r.recipe.startswith("classify/")]
-    monkeypatch.setitem(TABLES, "symmetries", replace(table, runs=tuple(chosen)))
-    words = ["reproduce", "symmetries", "--scale", "tiny", "--out", tmp_path, "--jobs", "2", "--json"]
-    code, result, err = run(capsys, *words)
-    assert code == 0, err
-    assert result["runs"] == 19
-    expected = ("| nft with messages, augmented |", "| neuron-graph, canonical |", "| nft, canonical |", "no edit")
-    assert all(text in result["markdown"] for text in expected)
-    assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in ("curves", "other_curves", "sizes"))
-    limits = [json.loads(p.read_text())["run"]["training"]["limit"] for p in tmp_path.glob("*graph*20/run.json")]
-    assert limits == [20, 20]

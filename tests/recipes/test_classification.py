@@ -40,7 +40,8 @@ def test_classifiers_of_weights_train_and_open_again(tmp_path, model):
     result = execute(find_run("classify/fashion", scale="tiny", model=model), tmp_path, progress=False)
     opened = open_run(tmp_path)
     assert measure(opened.task, WeightDataset(opened.data), "test") == result["test"]
-    assert 0 <= result["test"]["accuracy"] <= 1
+    assert result["league"] == ("asks the function" if model == "render-cnn" else "weights only")
+    assert result["train"]["cross_entropy"] < 2.5  # ten classes by chance: 2.3
 
 
 def test_latents_keep_what_is_known_of_their_networks_and_are_those_of_the_encoder(encoded):
@@ -58,7 +59,7 @@ def test_latents_keep_what_is_known_of_their_networks_and_are_those_of_the_encod
 def test_a_store_of_latents_chooses_the_classifier_of_latents(encoded, tmp_path):
     run = find_run("classify/mnist", scale="tiny", data=encoded / "latents")
     assert run.model_name == "latent"
-    assert find_run("classify/mnist", scale="tiny", data=open_run(encoded / "run").data).model_name == "nft"
+    assert find_run("classify/mnist", scale="tiny", data=open_run(encoded / "run").data).model_name == "neuron-graph"
     result = execute(run, tmp_path, data=encoded / "latents", progress=False)
     opened = open_run(tmp_path)
     assert measure(opened.task, WeightDataset(opened.data), "test") == result["test"]

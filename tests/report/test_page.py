@@ -31,7 +31,7 @@ def write_run(path, recipe, model, *, seed=0, value=0.25, changes=(), samples=No
         "task": {"num_classes": 10},
         "optimizer": {"lr": 0.003},
         "training": {"steps": 20, "batch_size": 8, "threads": 1},
-        "canonical": "none",
+        "canonical": "sine",
         "seed": seed,
         **dict(changes),
     }
@@ -121,13 +121,13 @@ def test_texts_from_files_stay_texts(tmp_path):
 
 
 def test_runs_that_differ_in_more_than_their_seed_are_told_apart(tmp_path):
-    changes = [{}, {}, {"canonical": "sine"}, {"scale": "small"}, {"scale": "small", "model": {"channels": 9}}]
+    changes = [{}, {}, {"canonical": "none"}, {"scale": "small"}, {"scale": "small", "model": {"channels": 9}}]
     paths = [
         write_run(tmp_path / str(n), "edit/mnist-dilate", "nft", seed=n, changes=c.items())
         for n, c in enumerate(changes)
     ]
     named = [run.model for run in tell_apart(read_runs(paths))]
-    assert named == ["nft tiny", "nft tiny", "nft, canonical", "nft small #1", "nft small #2"]
+    assert named == ["nft tiny", "nft tiny", "nft, raw weights", "nft small #1", "nft small #2"]
     assert [run.model for run in tell_apart(read_runs(paths[:2]))] == ["nft", "nft"]
 
 

@@ -33,10 +33,21 @@ def runs(tmp_path):
 def test_the_table_has_means_standard_errors_and_the_papers_numbers(runs):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in edit_table(runs).splitlines()]
     assert lines[2][:2] == ["edit/mnist-dilate", "no edit"]
-    assert lines[2][4:6] == ["0.5000", "0.5000"]
+    assert lines[2][5:7] == ["0.5000", "0.5000"]
     spread = "0.2000 ± 0.0577"
-    assert lines[3] == ["edit/mnist-dilate", "nft", "1,234", "3", spread, spread, "0.0473", "0.0510", "10"]
-    assert lines[4][1:6] == ["nfn-np", "1,234", "1", "0.4000", "0.4000"]
+    assert lines[3] == [
+        "edit/mnist-dilate",
+        "nft",
+        "weights only",
+        "1,234",
+        "3",
+        spread,
+        spread,
+        "0.0473",
+        "0.0510",
+        "10",
+    ]
+    assert lines[4][1:7] == ["nfn-np", "weights only", "1,234", "1", "0.4000", "0.4000"]
     assert lines[6][:2] == ["edit/mnist-erode", "nft"]
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from neuralfunctionals.data import Store, StoreHeader, WeightDataset
-from neuralfunctionals.inr import Siren, image_grid, render
+from neuralfunctionals.inr import Siren, render_images
 from neuralfunctionals.models import NFN, NFT, Canonical, DWSNet, LatentClassifier, NeuronGraphNet, SpatialNFN, StatNN
 from neuralfunctionals.tasks import (
     ClassifyTask,
@@ -15,7 +15,7 @@ from neuralfunctionals.tasks import (
     train,
 )
 from neuralfunctionals.tasks.classify import ClassifyBatch
-from neuralfunctionals.weight_space import NetworkSpec, canonicalize
+from neuralfunctionals.weight_space import NetworkSpec
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 TINY = {"channels": 8, "num_blocks": 1, "num_heads": 2, "hidden_channels": 16}
@@ -144,19 +144,38 @@ def test_networks_are_canonical_as_they_are_read_and_training_is_the_same(sirens
     assert all(value.equal(trained["plain"][key]) for key, value in trained["arranged"].items())
 
 
-def test_augmented_networks_differ_and_show_the_same(sirens):
-    task = ClassifyTask(StatNN(SPEC, out_channels=10, head_channels=(8,)), augment=True)
-    features = sirens[:4].features
+@pytest.mark.parametrize("augment", ["affine", "turns"])
+def test_training_moves_networks_and_evaluation_does_not(sirens, augment):
+    task = ClassifyTask(StatNN(SPEC, out_channels=10, head_channels=(8,)), augment=augment)
+    batch = task.prepare(sirens[:16])
     torch.manual_seed(0)
-    twisted = task._twist(features)
-    changed = (twisted.tensor - features.tensor).abs().flatten(1).amax(1)
-    assert (changed > 0.1).all()
-    grid = image_grid(28, 28)
-    torch.testing.assert_close(render(twisted, grid), render(features, grid), atol=1e-4, rtol=0)
-    canonical, of_twisted = (canonicalize(f)[0].tensor for f in (features, twisted))
-    torch.testing.assert_close(of_twisted, canonical, atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match="latents have no signs"):
-        ClassifyTask(latent_classifier(), source="latents", augment=True)
+    assert task.loss(batch) != task.loss(batch)
+    assert torch.equal(task.score(batch)["cross_entropy"], task.score(batch)["cross_entropy"])
+
+
+@pytest.mark.bad_input
+def test_refuses_to_move_what_cannot_be_moved():
+    for options, message in (
+        ({"source": "latents", "augment": "affine"}, "only networks can be moved"),
+        ({"augment": "signs"}, "'none', 'affine' or 'turns', but got 'signs'"),
+        ({"augment": "turns", "mirror": True}, "mirror with augment 'affine'"),
+        ({"source": "latents", "decode_size": 4}, "decode pictures of networks without mixup"),
+        ({"label_smoothing": 1.0}, "from 0 to below 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ClassifyTask(latent_classifier(), **options)
+
+
+def test_predicting_a_small_picture_is_part_of_the_loss_alone(sirens):
+    torch.manual_seed(0)
+    task = ClassifyTask(StatNN(SPEC, out_channels=10 + 9, head_channels=(8,)), decode_size=3).eval()
+    batch = task.prepare(sirens[:8])
+    assert task(batch.inputs).shape == (8, 10)
+    shown = render_images(batch.inputs, 3, 3).flatten(1)
+    error = (task.model(batch.inputs)[:, 10:] - shown).square().mean()
+    expected = torch.nn.functional.cross_entropy(task(batch.inputs), batch.label) + error
+    torch.testing.assert_close(task.loss(batch), expected)
+    torch.testing.assert_close(task.score(batch)["cross_entropy"].mean(), expected - error)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from neuralfunctionals.tasks import (
     nearest,
     train,
 )
+from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
@@ -47,7 +48,7 @@ class Repeat(nn.Module):
         return self.decode(self.encode(features))
 
 
-@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("augment", ["none", "turns"])
 def test_repeating_the_network_has_no_error_against_it_and_that_of_the_fit_against_the_image(sirens, augment):
     items = sirens.split("test")[:]
     options = {"augment": augment, "convention": sirens.provenance["convention"]}
@@ -62,9 +63,9 @@ def test_repeating_the_network_has_no_error_against_it_and_that_of_the_fit_again
 
 
 def test_augmenting_turns_networks_and_images_together(sirens):
-    task = make_task(target="image", augment=True)
+    task = make_task(target="image", augment="turns")
     batch = task.prepare(sirens[:16])
-    turned = task._turn(batch)
+    turned = ReconstructBatch(*task.augmentation.turn_with(batch.features, batch.image))
     assert not torch.equal(turned.image, batch.image)
     torch.testing.assert_close(render_images(turned.features, 28, 28), turned.image, atol=0.5, rtol=0)
     assert task.loss(batch) != task.loss(batch)

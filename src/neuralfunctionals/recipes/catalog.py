@@ -118,7 +118,7 @@ def find_run(
     Args:
         recipe: One of `RECIPES`.
         scale: `tiny`, `small`, `long` or `paper`.
-        model: One of the recipe's models; its first if missing.
+        model: One of the recipe's models. Defaults to the best at that scale, at `paper` to the paper's.
         data: The store to learn from, if there is one: latents have models of their own.
 
     Example:
@@ -129,7 +129,8 @@ def find_run(
     models = found.models + found.latent_models
     if data is not None and found.latent_models:
         models = found.latent_models if "latents" in WeightDataset(data).tensor_names else found.models
-    chosen_model = models[0] if model is None else _choose("model", model, models)
+    default = "nft" if scale == "paper" and "nft" in models else models[0]
+    chosen_model = default if model is None else _choose("model", model, models)
     return found.make(recipe, _choose("scale", scale, SCALES), chosen_model)
 
 
