@@ -4,7 +4,7 @@ PIP = .venv/bin/pip install --quiet --disable-pip-version-check -c constraints.t
 # One thread for each process: two threads on a loaded machine can be many times slower.
 TEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest
 
-.PHONY: install demo docs test test-slow lint clean
+.PHONY: install demo docs test test-slow test-learn lint clean
 
 install: .venv/installed
 
@@ -27,11 +27,14 @@ lint: install
 	.venv/bin/pyright
 
 test: lint
-	$(TEST) -m "not slow and not bad_input" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
+	$(TEST) -m "not slow and not learn and not bad_input" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
 	$(TEST) -m "not slow and bad_input"
 
 test-slow: install
 	$(TEST) -m slow
+
+test-learn: install
+	$(TEST) -m learn
 
 clean:
 	rm -rf .venv

@@ -48,7 +48,7 @@ def test_the_table_has_the_spread_over_seeds_and_the_papers_numbers(runs):
     )
     assert "| neuron-graph | weights only | 1,234 | 1 | 0.8000 | 0.8000 |  |" in lines[3]
     assert "0.843 ± 0.000" in lines[4]
-    assert {line.count("|") for line in lines} == {11}
+    assert {line.count("|") for line in lines} == {12}
 
 
 def test_predictions_and_curves_are_drawn(runs, tmp_path):

@@ -15,7 +15,7 @@ from neuralfunctionals.tasks import (
     train,
 )
 from neuralfunctionals.tasks.classify import ClassifyBatch
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 TINY = {"channels": 8, "num_blocks": 1, "num_heads": 2, "hidden_channels": 16}

@@ -56,6 +56,7 @@ class _Result(TypedDict, total=False):
     recipe: str
     scale: str
     model: str
+    league: str
     seed: int
     parameters: int
     steps: int
