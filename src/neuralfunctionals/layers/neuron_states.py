@@ -108,7 +108,7 @@ class NeuronStates(nn.Module):
             # From zero: logarithms of scales are large and alike for all networks, and would drown the rest.
             self.read_network[str(layer)] = nn.Linear(self.network_channels, channels, bias=False)
             nn.init.zeros_(self.read_network[str(layer)].get_parameter("weight"))
-        self.gates = Gates(self.joints, in_channels, channels, num_gates)
+        self.gates = Gates(self.joints if num_rounds else [], in_channels, channels, num_gates)
         self.rounds = nn.ModuleList(
             NeuronRound(self.joints, self.layers, channels, hidden_channels) for _ in range(num_rounds)
         )
@@ -151,7 +151,7 @@ class NeuronStates(nn.Module):
             + self.read_network[str(layer)](network)[:, None]
             for layer, values in seen.items()
         }
-        between = self.gates(gates)
+        between = self.gates(gates) if len(self.rounds) else []
         for update in self.rounds:
             neurons = update(neurons, between)
         return States(neurons, network)

@@ -63,7 +63,6 @@ def describe(name: str, scale: str = "small") -> Run:
     if scale == "tiny":
         return with_values(run, {"training.threads": 1})
     run = with_steps(run, chosen.steps)
-    # A running mean over most of so short a run would lag behind.
     return with_values(
         run, {"data": DataConfig(images="mnist-sample"), "training.threads": 1, "training.ema_decay": 0.98}
     )

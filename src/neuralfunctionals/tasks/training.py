@@ -9,14 +9,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
+from torch import Tensor
 
 from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.data import RunDirectory, WeightDataset
@@ -46,7 +48,7 @@ class TrainingConfig:
     patience: int | None = None
     """Stop after this many validations without a better one."""
     ema_decay: float | None = None
-    """Validate and keep a running mean of the parameters with this decay."""
+    """Validate and keep a running mean of the parameters with this decay; its first steps decay faster."""
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of the model; bf16 is mixed precision."""
     compile: bool = False
@@ -151,7 +153,7 @@ def train(
     best = ModelCheckpoint(**keep, filename="best", monitor=f"val/{task.metric}", mode=better, save_weights_only=True)
     callbacks: list[Callback] = [Curves(run, every=config.log_every), best]
     if config.ema_decay is not None:
-        callbacks.append(EMAWeightAveraging(decay=config.ema_decay))
+        callbacks.append(WeightAveraging(avg_fn=partial(_average, decay=config.ema_decay)))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
     if callable(progress):
@@ -205,6 +207,12 @@ def train(
     state = WholeFiles().load_checkpoint(kept)["state_dict"]
     task.load_state_dict(state)
     return trainer
+
+
+def _average(mean: Tensor, new: Tensor, count: Tensor, *, decay: float) -> Tensor:
+    """The next running mean of a parameter or buffer; it forgets the first, random parameters quickly."""
+    decay = min(decay, (1 + int(count)) / (10 + int(count)))
+    return decay * mean + (1 - decay) * new
 
 
 @contextmanager
