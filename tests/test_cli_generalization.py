@@ -40,7 +40,16 @@ def test_trains_and_evaluates_on_a_zoo_of_its_own(capsys, tmp_path):
 
 
 def test_pooling_fourier_scale_loss_and_zoo_are_fields(capsys, zoo, tmp_path):
-    options = ["--model.pooling", "cross_attention", "--model.fourier_scale", "10", "--model.num_latents", "2"]
+    options = [
+        "--model",
+        "nft",
+        "--model.pooling",
+        "cross_attention",
+        "--model.fourier_scale",
+        "10",
+        "--model.num_latents",
+        "2",
+    ]
     options += ["--task.loss", "mse", "--data.count", "30", "--training.steps", "10"]
     code, _, err = run(capsys, *TRAIN, *options, "--data", zoo, "--out", tmp_path / "r", "--json")
     assert code == 0, err

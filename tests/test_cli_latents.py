@@ -34,7 +34,7 @@ def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made")
     assert main(["fit", "--images", "mnist-sample", "--limit", "80", "--recipe", "fast", "--out", str(out / "d")]) == 0
     words = ["train", "inr2array/mnist", "--scale", "tiny", "--model", "nfn", "--data", str(out / "d")]
-    assert main([*words, "--task.augment", "true", "--model.grid_size", "3", "--out", str(out / "run")]) == 0
+    assert main([*words, "--task.augment", "turns", "--model.grid_size", "3", "--out", str(out / "run")]) == 0
     return out
 
 

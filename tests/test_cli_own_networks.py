@@ -67,7 +67,7 @@ def test_an_editor_learns_the_edit_of_what_networks_show(capsys, own, fitted, tm
 
 @pytest.mark.parametrize("target", ["inr", "image"])
 def test_an_encoder_learns_from_them(capsys, own, tmp_path, target):
-    words = ["--task.target", target, "--task.augment", "true"]
+    words = ["--task.target", target, "--task.augment", "turns"]
     result, samples = trained(capsys, "inr2array/mnist", own, tmp_path / "run", *words)
     assert samples["reconstruction"].shape == samples["image"].shape == (6, 20, 24, 1)
     assert result["steps"] == 20

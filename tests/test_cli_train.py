@@ -37,6 +37,7 @@ def test_trains_evaluates_and_says_so_in_one_line(capsys, trained):
 
 def test_any_field_can_be_set(capsys, tmp_path):
     options = ["--optimizer.lr", "1e-4", "--training.steps=10", "--task.edit", "erode", "--seed", "7"]
+    options += ["--task.augment", "none"]
     code, result, err = run(
         capsys, *TRAIN, "--model=nfn-np", "--model.channels", "[3,3]", *options, "--out", tmp_path / "r", "--json"
     )

@@ -1,6 +1,6 @@
 """Neural functional transformers: `NFT`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -166,6 +166,12 @@ class NFT(nn.Module, Pretrained):
         if self.states is not None:
             tokens = tokens + self.write_states(self.states(features))
         return self.output(self.blocks(tokens))
+
+    @classmethod
+    def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments from what JSON keeps of them; older models name one that is gone."""
+        known = {name: value for name, value in config.items() if (name, value) != ("message_passing", False)}
+        return super().decode_config(known)
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NFT":

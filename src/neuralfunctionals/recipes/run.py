@@ -147,6 +147,9 @@ class Run:
         family = str(values.get("recipe")).partition("/")[0]
         if family not in TASK_CONFIGS:
             raise JsonError(f"{where}.recipe: expected one of {', '.join(TASK_CONFIGS)}, but got '{family[:40]}'.")
+        task = values.get("task")
+        if isinstance(task, dict) and isinstance(task.get("augment"), bool):  # as older versions wrote it
+            values = {**values, "task": {**task, "augment": "turns" if task["augment"] else "none"}}
         kinds = get_type_hints(cls)
         kinds |= {"task": TASK_CONFIGS[family], "data": DATA_CONFIGS.get(family, DataConfig)}
         return cls(**conform_names(values, kinds, ("recipe", "scale", "model_name"), where))
