@@ -61,9 +61,9 @@ def test_editors_more_than_halve_the_error_on_other_digits(digits, edit):
     assert after < 0.5 * before
 
 
-def test_the_classifier_is_right_more_often_than_not(digits):
+def test_the_classifier_reads_most_digits(digits):
     networks, _, labels = digits
-    assert (open_run("digits-classify").task.classify(networks) == labels).float().mean() > 0.5
+    assert (open_run("digits-classify").task.classify(networks) == labels).float().mean() > 0.75
 
 
 def test_the_array_shows_the_digit_again(digits):
