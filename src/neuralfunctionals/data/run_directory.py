@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,28 @@ class RunDirectory:
         if finished and not self.is_finished:
             raise ValueError(f"The run at {self.path} has not ended yet. Continue it with nf train ... --resume.")
         return self
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps other processes of this machine from training here meanwhile; raises if one does already.
+
+        The lock is the kernel's own, on `run.json`: it ends with the process, however that ends.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        with open(self.config_file, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(
+                    f"Another process is training in {self.path}. Wait until it ends, or name another directory."
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            yield
 
     def read_config(self) -> dict[str, Any]:
         """What `run.json` says."""
