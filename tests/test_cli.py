@@ -53,7 +53,8 @@ def test_fit_info_verify(tmp_path, capsys):
     assert result["psnr_db_mean"] >= result["psnr_db_min"]
     assert result["items_per_second"] > 0
     assert result["complete"]
-    assert "20/20" in err
+    last = [line for line in err.splitlines() if line.startswith("fitting")][-1]
+    assert re.match(r"fitting: 20/20 \(100%\), [\d.e+]+ items/s, 0:00:00 left", last)
     _, info, _ = run(capsys, "data", "info", tmp_path / "s", "--json")
     assert info["items"] == 20
     assert info["splits"] == {"train": 16, "val": 2, "test": 2}
@@ -62,6 +63,10 @@ def test_fit_info_verify(tmp_path, capsys):
     assert run(capsys, "data", "verify", tmp_path / "s", "--json")[1] == {"items": 20, "shards": 3, "intact": True}
     again = run(capsys, *FIT, "--out", tmp_path / "s", "--json")[1]
     assert (again["items"], again["items_fitted"]) == (20, 0)
+    (tmp_path / "s" / "00001.jsonl").unlink()
+    _, again, err = run(capsys, *FIT, "--out", tmp_path / "s", "--json")
+    assert again["items_fitted"] == 8
+    assert "fitting: 8/8 (100%)" in err
 
 
 def test_a_table_for_people(tmp_path, capsys):

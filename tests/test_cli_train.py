@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from neuralfunctionals.recipes import TABLES, open_run
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
+LONGER = (*TRAIN, "--model", "nfn-np", "--training.steps", "120", "--training.val_every", "10")
 
 
 @pytest.fixture(scope="module")
@@ -152,30 +154,10 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
             assert not first[name] or float(first[name]) == pytest.approx(float(second[name]), abs=1e-5)
 
 
-@pytest.mark.slow
-def test_a_killed_command_is_continued_to_the_same_model(tmp_path):
-    options = [*TRAIN, "--training.steps", "200", "--training.val_every", "20"]
-    assert subprocess.run(nf_command(*options, "--out", tmp_path / "whole"), capture_output=True).returncode == 0
-    out = tmp_path / "killed"
-    process = subprocess.Popen(nf_command(*options, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
-    while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (out / "result.json").exists()
-    done = subprocess.run(nf_command(*options, "--out", out, "--resume"), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert rows(out) == rows(tmp_path / "whole")
-    files = [p / "model" / "model.safetensors" for p in (out, tmp_path / "whole")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
-@pytest.mark.slow
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
-    out = tmp_path / "run"
+def stop(out, sent, *words):
+    """Starts a training, stops it by a signal after its first checkpoint; its exit code and standard error."""
     process = subprocess.Popen(
-        nf_command(*TRAIN, "--training.steps", "4000", "--training.val_every", "20", "--out", out),
+        nf_command(*words, "--out", out),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -184,10 +166,57 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path):
     deadline = time.monotonic() + 240
     while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert err.strip().splitlines()[-1].startswith("nf: interrupted.")
+    assert not (out / "result.json").exists()
+    return process.returncode, err
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A training that was never stopped."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    done = subprocess.run(nf_command(*LONGER, "--out", out), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def assert_same_run(out, whole):
+    assert rows(out) == rows(whole)
+    files = [p / "model" / "model.safetensors" for p in (out, whole)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_command_is_continued_to_the_same_model(tmp_path, whole):
+    out = tmp_path / "killed"
+    stop(out, signal.SIGKILL, *LONGER)
+    done = subprocess.run(nf_command(*LONGER, "--out", out, "--resume"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(out, whole)
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_path, whole):
+    out = tmp_path / "run"
+    code, err = stop(out, signal.SIGINT, *LONGER)
+    assert code == 130
+    message = "nf: interrupted. What was finished is safe: repeat the command to continue."
+    assert err.strip().splitlines()[-1] == message
+    assert re.search(r"training: \d+/120 \(\d+%\), [\d.e+]+ steps/s, \d:\d\d:\d\d left, loss \d\.\d+", err)
+    code, _, err = run(capsys, *LONGER, "--out", out, "--optimizer.lr", "0.5")
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(r"was begun with optimizer.lr [\d.]+, but now it is 0.5", err)
+    done = subprocess.run(nf_command(*LONGER, "--out", out, "--json"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(out, whole)
+    steps = [int(line.split()[1].partition("/")[0]) for line in done.stderr.splitlines() if line.startswith("training")]
+    assert steps[0] > 10  # the first are not repeated
+    assert steps[-1] == 120
+    code, _, err = run(capsys, *LONGER, "--out", out)
+    assert (code, "holds a finished run" in err) == (2, True)
+    result = run(capsys, *LONGER, "--out", out, "--resume", "--json")[1]
+    assert result == json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow

@@ -169,6 +169,25 @@ def test_refuses_to_continue_another_run(finished, tmp_path):
         open_run(tmp_path)
 
 
+def test_an_unfinished_run_is_continued_by_the_same_and_refused_by_another(finished, tmp_path):
+    run, out, result = finished
+    begun = RunDirectory(tmp_path / "begun")
+    begun.write_config(RunDirectory(out).read_config())
+    other = replace(run, optimizer=replace(run.optimizer, lr=0.5))
+    with pytest.raises(ValueError, match=r"was begun with optimizer.lr 0.01, but now it is 0.5"):
+        execute(other, begun.path, progress=False)
+    data = dataset_for(replace(run.data, limit=40))
+    with pytest.raises(ValueError, match=r"with other networks than those of .*: they differ in .*limit, networks"):
+        execute(run, begun.path, data=data.path, progress=False)
+    with begun.hold(), pytest.raises(ValueError, match="Another process is training in"):
+        execute(run, begun.path, progress=False)
+    with begun.hold(), pytest.raises(ValueError, match="Another process is training in"):
+        execute(run, begun.path, force=True, progress=False)
+    assert not begun.is_finished
+    again = execute(run, begun.path, progress=False)
+    assert {**again, "training_seconds": 0} == {**result, "training_seconds": 0}
+
+
 def test_a_forced_run_replaces_the_earlier_one(finished, tmp_path):
     run, _, result = finished
     first = execute(run, tmp_path / "again", progress=False)

@@ -1,4 +1,7 @@
-"""Progress bars: on standard error, and not before there is something to report, so that a mistake is one line."""
+"""Progress bars: on standard error, and not before there is something to report, so that a mistake is one line.
+
+Where standard error is no terminal, the work of one bar is told in plain lines.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,23 @@ def _bar(*columns: Any) -> Iterator[Any]:
             bar.stop()
 
 
+def _shows_bars() -> bool:
+    """Whether standard error can show a bar that moves."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
 @contextmanager
 def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Sequence[float]], None]]:
     """For networks of a store: with networks a second, the mean of their quality and the time left.
 
     Called with the number of networks in all, those finished since the last call, and the qualities of some of them.
     """
+    if not _shows_bars():
+        yield _networks_lines(what, quality)
+        return
     import time
 
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -53,6 +67,26 @@ def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Seque
         yield report
 
 
+def _networks_lines(what: str, quality: str) -> Callable[[int, int, Sequence[float]], None]:
+    """The same in plain lines."""
+    from neuralfunctionals.data.progress_lines import ProgressLines
+
+    lines, done = ProgressLines(what, "items"), 0
+    lines.start()
+    known: list[float] = []
+
+    def report(total: int, count: int, qualities: Sequence[float]) -> None:
+        nonlocal done
+        if done >= total and count:  # the next of several stores
+            done = 0
+            lines.start()
+        done += count
+        known.extend(qualities)
+        lines.update(done, total, quality.format(sum(known) / len(known)) if known else "")
+
+    return report
+
+
 fitting_bar = partial(_networks_bar, "fitting", "{:.1f} dB")
 """For fits, with their PSNR."""
 zoo_bar = partial(_networks_bar, "training", "{:.1%} right")
@@ -64,6 +98,11 @@ encoding_bar = partial(_networks_bar, "encoding", "")
 @contextmanager
 def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """For work of known length: called with the number done and the number in all."""
+    if not _shows_bars():
+        from neuralfunctionals.data.progress_lines import ProgressLines
+
+        yield ProgressLines(what, "items").update
+        return
     with _bar() as bar:
 
         def report(done: int, total: int) -> None:

@@ -49,9 +49,13 @@ def _open_images(arguments: Any) -> Any:
         )
 
 
-def _count_items(plan: Any, share: tuple[int, int]) -> int:
-    """How many items this share of the shards has."""
-    return sum(len(plan.header.items_of(shard)) for shard in range(share[0], plan.header.num_shards, share[1]))
+def _count_items(plan: Any, share: tuple[int, int], out: str) -> tuple[int, int]:
+    """How many items this share of the shards has, and how many of them are still to be made."""
+    from neuralfunctionals.data import Store
+
+    counts = {s: len(plan.header.items_of(s)) for s in range(share[0], plan.header.num_shards, share[1])}
+    finished = set(Store(out).shards) if Store.is_at(out) else set()
+    return sum(counts.values()), sum(count for shard, count in counts.items() if shard not in finished)
 
 
 # nf fit
@@ -94,12 +98,12 @@ def _fit(arguments: Any) -> dict[str, Any]:
     )
     started = time.perf_counter()
     fitted: list[float] = []
-    total = _count_items(plan, share)
+    total, left = _count_items(plan, share, arguments.out)
     with fitting_bar() as advance:
 
         def report(count: int, psnr_db: Sequence[float]) -> None:
             fitted.extend(psnr_db)
-            advance(total, count, psnr_db)
+            advance(left, count, psnr_db)
 
         fit_dataset(
             plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report
@@ -164,12 +168,12 @@ def _zoo(arguments: Any) -> dict[str, Any]:
     )
     started = time.perf_counter()
     trained: list[float] = []
-    total = _count_items(plan, share)
+    total, left = _count_items(plan, share, arguments.out)
     with zoo_bar() as advance:
 
         def report(count: int, accuracies: Sequence[float]) -> None:
             trained.extend(accuracies)
-            advance(total, count, accuracies)
+            advance(left, count, accuracies)
 
         make_zoo(
             plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report

@@ -48,11 +48,11 @@ def _making_bar(recipe: str) -> Any:
 def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", help="what to train, such as edit/mnist-dilate; nf recipes lists all")
-    add("--out", metavar="RUN", help="the run directory (runs/ and the run's name)")
+    add("--out", metavar="RUN", help="the run directory (runs/ and the run's name); one begun is continued")
     add("--images", metavar="NAME|PATH", help="learn from networks of these images, made once and kept")
     add("--devices", type=int, metavar="N", help="train on N devices of each machine in parallel")
     add("--nodes", type=int, metavar="M", help="train on M machines in parallel")
-    add("--resume", action="store_true", help="continue a run that was stopped")
+    add("--resume", action="store_true", help="there must be a run to continue; of a finished one, show the result")
     add("--force", action="store_true", help="remove an earlier run of that name first")
 
 

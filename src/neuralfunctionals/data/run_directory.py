@@ -7,7 +7,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -129,6 +130,28 @@ class RunDirectory:
             elif path != self.config_file:
                 path.unlink(missing_ok=True)
         self.config_file.unlink(missing_ok=True)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps other processes of this machine from training here meanwhile; raises if one does already.
+
+        The lock is the kernel's own, on `run.json`: it ends with the process, however that ends.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        with open(self.config_file, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(
+                    f"Another process is training in {self.path}. Wait until it ends, or name another directory."
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            yield
 
     # Files.
 

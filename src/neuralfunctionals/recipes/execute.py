@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -62,11 +64,14 @@ def execute(
 ) -> dict[str, Any]:
     """Trains, keeps the best model by validation, and measures it once on every split.
 
+    The same run in the same directory is continued where it was stopped.
+
     Args:
         run: What to do.
         out: The run directory.
         data: A store of networks; what the run describes is made if missing.
-        resume: Continue the same run where it was stopped.
+        resume: Whether there must be such a run to continue. Without it a run that was stopped is continued too, if it
+            is the same, and a finished one is refused instead of returning its result.
         force: Remove an earlier run of that name first.
         progress: Whether to show progress on standard error; or what to call with the steps done and in all.
         fitting: Called while networks are fitted, see `dataset_for`.
@@ -76,12 +81,9 @@ def execute(
     """
     directory = RunDirectory(out)
     is_first = _rank() == 0  # other processes of a run come when the directory is there
-    if is_first:
-        _require_free(directory, resume=resume, force=force)
-        if resume and directory.is_finished:
-            return directory.read_result()
-        if resume:
-            _require_same(run, directory)
+    continues = is_first and _continues(run, directory, resume=resume, force=force)
+    if continues and directory.is_finished:
+        return directory.read_result()
     recipe = RECIPES[run.recipe]
     reads_latents = run.model_name in recipe.latent_models
     if reads_latents and data is None:
@@ -101,31 +103,40 @@ def execute(
     task = recipe.make_task(run, model, dataset.provenance)
     dataset = task.adapt(dataset)
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
-    if is_first and not resume:
+    if continues:
+        _require_same_data(dataset, directory)
+    elif is_first:
         if directory.is_run:
-            directory.clear()
+            with directory.hold():
+                directory.clear()
         directory.write_config(_describe(run, dataset, model))
-    trainer = train(task, dataset, directory.path, run.training, progress=progress)
-    if not trainer.is_global_zero:
-        raise SystemExit(0)
-    return _finish(run, task, dataset, directory)
+    with directory.hold() if is_first else nullcontext():
+        trainer = train(task, dataset, directory.path, run.training, progress=progress)
+        if not trainer.is_global_zero:
+            raise SystemExit(0)
+        return _finish(run, task, dataset, directory)
 
 
 def _rank() -> int:
     return getattr(rank_zero_only, "rank", 0)
 
 
-def _require_free(directory: RunDirectory, *, resume: bool, force: bool) -> None:
+def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) -> bool:
+    """Whether the run was begun in this directory; raises if the directory is not its own."""
     path = directory.path
     if resume and not directory.is_run:
         raise ValueError(f"There is no run to continue at {path}. Start it without --resume.")
-    if resume or directory.is_free:
-        return
+    if directory.is_free:
+        return False
     if not directory.is_run:
         raise ValueError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
-    if not force:
-        state = "a finished run" if directory.is_finished else "an unfinished run"
-        raise ValueError(f"{path} holds {state}. Continue it with --resume, or begin again with --force.")
+    if directory.is_finished and not force and not resume:
+        raise ValueError(f"{path} holds a finished run. Continue it with --resume, or begin again with --force.")
+    if force and not resume:
+        return False
+    if not directory.is_finished:
+        _require_same(run, directory)
+    return True
 
 
 def _require_same(run: Run, directory: RunDirectory) -> None:
@@ -136,8 +147,19 @@ def _require_same(run: Run, directory: RunDirectory) -> None:
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
             raise ValueError(
                 f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
-                "Continue it with the same options, or begin another."
+                "Continue it with the same options, name another directory, or begin again with --force."
             )
+
+
+def _require_same_data(dataset: WeightDataset, directory: RunDirectory) -> None:
+    """A run goes on with the networks it was begun with; where they are may change."""
+    before, now = directory.read_config()["data"], json.loads(json.dumps(_describe_data(dataset)))
+    other = [n for n in sorted(before.keys() | now.keys()) if n != "path" and before.get(n) != now.get(n)]
+    if other:
+        raise ValueError(
+            f"The run at {directory.path} was begun with other networks than those of {dataset.path}: they differ in "
+            f"{', '.join(other)}. Continue it with the same data, name another directory, or begin again with --force."
+        )
 
 
 def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
@@ -149,18 +171,22 @@ def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
             part.estimate(model.arrange(features) if isinstance(model, Canonical) else features)
 
 
-def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
+def _describe_data(dataset: WeightDataset) -> dict[str, Any]:
     spec = dataset.store.header.spec
+    return {
+        "path": os.fspath(dataset.path.resolve()),
+        "spec": None if spec is None else spec.to_dict(),
+        "networks": len(dataset),
+        **dataset.provenance,
+    }
+
+
+def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
     return {
         "format": 1,
         "run": run.to_dict(),
         "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "data": {
-            "path": os.fspath(dataset.path.resolve()),
-            "spec": None if spec is None else spec.to_dict(),
-            "networks": len(dataset),
-            **dataset.provenance,
-        },
+        "data": _describe_data(dataset),
         "code": {"version": __version__, "commit": _commit()},
         "machine": {
             "python": platform.python_version(),

@@ -241,7 +241,7 @@ def evaluate(task: Task, batches: Any) -> dict[str, float]:
 
     Args:
         task: The task with a trained model, on the device it shall run on.
-        batches: For instance `EvalBatches`.
+        batches: For instance `EvalBatches(task.adapt(dataset), task.prepare, batch_size=32)`.
     """
     was_training = task.model.training
     task.model.eval()
