@@ -26,7 +26,7 @@ def test_converted_networks_show_the_same(spec, source, target):
 
 def test_every_channel_is_converted_and_gradients_flow():
     networks = WeightSpaceFeatures.from_modules([Siren(), Siren()])
-    both = WeightSpaceFeatures.stack([networks, 2 * networks])
+    both = WeightSpaceFeatures.stack([networks, 2.0 * networks])
     both.tensor.requires_grad_()
     source, target = SirenForm(20.0, "paper"), SirenForm(30.0, "dws")
     converted = convert(both, source, target)

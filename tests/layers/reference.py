@@ -232,7 +232,7 @@ def neuron_states(layer, features):
         gate = {
             (g, place): layer.gates.maps[joints.index(g)].weight @ v.flatten()
             for (g, place), v in entries.items()
-            if g in joints
+            if g in joints and len(layer.rounds)
         }
         for update in layer.rounds:
             for i in free:

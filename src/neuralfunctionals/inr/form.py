@@ -30,6 +30,8 @@ class SirenForm:
     def from_provenance(cls, made: Mapping[str, Any]) -> SirenForm | None:
         """What a store's provenance, or the data part of a run's config, says; None where it does not say."""
         told = {name: made[name] for name in ("omega", "convention") if name in made}
+        if isinstance(told.get("omega"), int):
+            told["omega"] = float(told["omega"])
         return cls(**told) if told else None
 
     @classmethod
@@ -68,6 +70,7 @@ def convert(features: WeightSpaceFeatures, source: SirenForm, target: SirenForm)
         target: The form to give them.
 
     Example:
+        >>> import torch
         >>> from neuralfunctionals.inr import Siren, image_grid, render
         >>> siren = Siren(omega=20.0, seed=0)
         >>> networks = WeightSpaceFeatures.from_modules([siren])

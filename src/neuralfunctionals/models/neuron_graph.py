@@ -55,6 +55,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         output_scale: First value of the learned scales of the output features, relative to those of the input.
 
     Example:
+        >>> import torch
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
         >>> networks = WeightSpaceFeatures.from_vectors(spec, 0.1 * torch.randn(4, spec.num_entries))
         >>> NeuronGraphNet.classification(spec, channels=16)(networks).shape

@@ -89,7 +89,7 @@ def run_demo(
     report = progress or (lambda name, done, total: None)
     data = describe("editor", scale).data
     assert isinstance(data, DataConfig)
-    unseen = replace(data, images="mnist-unseen")
+    unseen = replace(data, images="mnist-unseen", fit="default")  # as shipped models know them
     num_networks = sum(
         _fit(out / name, name, config, report) for name, config in ((_NETWORKS, data), (_UNSEEN, unseen))
     )
