@@ -1,4 +1,4 @@
-"""What canonicalising costs: its share of a training step, for every reader of the comparison of symmetries.
+"""What canonicalising costs: its share of a training step, for readers of weights.
 
 Steps of the raw and of the canonical classifier of the small recipes (forward, loss, backward, Adam) take turns in one
 process with the two parts of canonicalising: networks are brought to their canonical form as they are read, some
@@ -21,17 +21,11 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import RECIPES, TABLES, build_model
+from neuralfunctionals.recipes import RECIPES, build_model
 from neuralfunctionals.recipes.tables import Planned
 from neuralfunctionals.tasks.batches import READ_AHEAD
 
-READERS = [
-    planned
-    for planned in TABLES["symmetries"].runs
-    if (planned.recipe, planned.seed) == ("classify/mnist", 0)
-    and all(name.startswith("model.") for name, _ in planned.changes)
-]
-"""The readers of raw networks, on all of them."""
+READERS = [Planned("classify/mnist", model) for model in ("nft", "nft-states", "neuron-graph", "nfn-hnp")]
 
 
 def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Tensor) -> Callable[[], None]:
@@ -47,7 +41,7 @@ def make_step(model: nn.Module, networks: WeightSpaceFeatures, labels: torch.Ten
 
 def measure(reader: Planned, repeats: int) -> dict[str, float]:
     """Medians in milliseconds: a raw step, a canonical one, and what its batch costs as it is read, and as found."""
-    run = reader.at("small", full_images=False, limit=None)
+    run = reader.at("small")
     networks = WeightSpaceFeatures.from_modules([Siren() for _ in range(run.training.batch_size)])
     labels = torch.randint(10, (len(networks),))
     functionals = RECIPES[run.recipe].functionals
