@@ -211,7 +211,7 @@ def test_two_hundred_requests_at_once_and_dropped_ones_leave_it_well(server):
         answers = crowd()
         served = [answer for answer in answers if answer == ""]
         refused = [answer for answer in answers if answer != ""]
-        assert len(served) >= QUEUE_SIZE // 2
+        assert len(served) >= min(len(answers), QUEUE_SIZE // 2)
         assert refused
         assert all("503" in answer and "Queue is full" in answer for answer in refused), set(refused)
         assert server.rss_mb - before < 150
