@@ -1,6 +1,7 @@
 """The commands that train and use models, as people call them."""
 
 import csv
+import json
 import os
 import re
 import signal
