@@ -191,8 +191,8 @@ def test_a_kill_while_an_earlier_run_is_removed_leaves_one_that_can_be_removed_a
     (copies / "run" / "result.json").unlink()
     shutil.rmtree(copies / "run" / "checkpoints")  # as far as the first command came
     words = [*TRAIN, "--data", copies / "d", "--out", copies / "run"]
-    assert_refused(capsys, *words, names=["holds an unfinished run", "--force"])
-    assert run(capsys, *words, "--force")[0] == 0
+    assert_refused(capsys, *words, "--seed", "1", names=["was begun with seed 0", "--force"])
+    assert run(capsys, *words, "--seed", "1", "--force")[0] == 0
     run_directory.clear()
     assert run_directory.is_free
     assert not list((copies / "run").iterdir())
