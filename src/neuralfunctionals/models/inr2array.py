@@ -89,8 +89,8 @@ class Inr2Array(nn.Module, Pretrained):
                 raise ValueError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
         if encoder == "nfn" and (probes or neuron_states):
             raise ValueError(
-                "Expected encoder 'nft' or 'neuron-graph' with probes or states of neurons, but got 'nfn', which has none. "
-                "Choose another encoder, or set probes and neuron_states to 0."
+                "Expected encoder 'nft' or 'neuron-graph' for probes or states of neurons, but got 'nfn', which has none. "
+                "Choose another encoder, or leave them at 0."
             )
         self.spec = spec
         self.in_channels = 1
