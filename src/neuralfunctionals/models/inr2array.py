@@ -89,7 +89,7 @@ class Inr2Array(nn.Module, Pretrained):
                 raise ValueError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
         if encoder == "nfn" and (probes or neuron_states):
             raise ValueError(
-                "Expected encoder 'nft' or 'neuron-graph' for probes or states of neurons, but got 'nfn', which has none. "
+                "Expected encoder 'nft' or 'neuron-graph' for probes or states, but got 'nfn', which has none. "
                 "Choose another encoder, or leave them at 0."
             )
         self.spec = spec
