@@ -137,6 +137,7 @@ class EditTask(Task):
         if isinstance(networks, WeightSpaceFeatures):
             self.model.eval()
             edited = self(self.read(networks, form)).detach()
+            networks.require_finite_answers(edited.tensor)
             return edited if form is None or self.form is None else convert(edited, self.form, form)
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         features = WeightSpaceFeatures.from_modules(modules)

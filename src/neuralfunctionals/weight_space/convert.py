@@ -7,7 +7,6 @@ trusts the order of keys. What cannot be read for certain is refused with the re
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 
+from neuralfunctionals.weight_space.layer_order import find_order
 from neuralfunctionals.weight_space.spec import LayerSpec, NetworkSpec
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -199,37 +199,23 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
         if sorted(layers) != sorted(specs):
             raise ValueError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
         return NetworkSpec(tuple(specs[name] for name in layers))
-    found = _chains(specs, [])
-    first = next(found, None)
-    if first is None:
-        shapes = ", ".join(f"{name}: {spec}" for name, spec in specs.items())
-        raise ValueError(f"Expected layers that fit one after the other, but found no such order among {shapes}.")
-    if next(found, None) is not None:
-        raise ValueError(
-            f"Several orders of the layers {sorted(specs)} fit their shapes. Give the right one, from input to "
-            "output: NetworkSpec.from_state_dict(state_dict, layers=[...]), or use NetworkSpec.from_module."
-        )
-    return NetworkSpec(tuple(first))
+    return NetworkSpec(tuple(find_order(specs)))
 
 
-def _chains(left: dict[str, LayerSpec], chain: list[LayerSpec]) -> Iterator[list[LayerSpec]]:
-    """All orders of the remaining layers that fit the shapes and the numbers in the names."""
-    if not left:
-        yield chain
+def require_plain(name: str, tensor: Tensor, start: str = "Expected") -> None:
+    """Raises unless a tensor is an ordinary array that holds its values."""
+    if not isinstance(tensor, Tensor) or nn.parameter.is_lazy(tensor):
+        kind = f"a {type(tensor).__name__}"
+    elif tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    elif tensor.is_quantized or tensor.is_meta:
+        kind = "quantized" if tensor.is_quantized else "on the meta device, without values"
+    else:
         return
-    for name, layer in left.items():
-        fits = not chain or (
-            chain[-1].out_neurons == layer.in_neurons
-            and (not layer.kernel or len(chain[-1].kernel) == len(layer.kernel))
-        )
-        if fits and not any(_numbered_before(other, name) for other in left):
-            yield from _chains({n: spec for n, spec in left.items() if n != name}, [*chain, layer])
-
-
-def _numbered_before(name: str, other: str) -> bool:
-    """Whether two names differ only in their numbers, and the first has the smaller ones."""
-    numbers = [[int(n) for n in re.findall(r"\d+", x)] for x in (name, other)]
-    return re.sub(r"\d+", "#", name) == re.sub(r"\d+", "#", other) and numbers[0] < numbers[1]
+    raise ValueError(
+        f"{start} '{name}' to be an ordinary tensor, but it is {kind}. Convert it first, for instance with "
+        "to_dense() or dequantize()."
+    )
 
 
 def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Float[Tensor, "N"]:
@@ -238,6 +224,7 @@ def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Floa
     for key, shape in expected:
         if key not in state_dict:
             raise ValueError(f"Expected the key '{key}' in the state_dict, but it has {sorted(state_dict)}.")
+        require_plain(key, state_dict[key])
         if tuple(state_dict[key].shape) != shape or not state_dict[key].is_floating_point():
             raise ValueError(
                 f"Expected '{key}' to hold real numbers of shape {shape}, but got {state_dict[key].dtype} of shape "
@@ -248,4 +235,7 @@ def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Floa
 
 def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str, Tensor]:
     """The inverse of `pack_state_dict`; every tensor is a copy of its own."""
-    return {spec.layers[g.layer - 1].key(g.kind): vector[g.start : g.stop].view(g.shape).clone() for g in spec.groups}
+    names = [spec.layers[g.layer - 1].key(g.kind) for g in spec.groups]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Expected layers of different names for a state_dict, but the network {spec} has {names}.")
+    return {n: vector[g.start : g.stop].view(g.shape).clone() for n, g in zip(names, spec.groups, strict=True)}
