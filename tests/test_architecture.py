@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "testing": {"weight_space"},
     "recipes": EVERYTHING,
     "web": EVERYTHING,
-    "cli": EVERYTHING | {"recipes", "web"},
+    "pipelines": EVERYTHING | {"recipes"},
+    "cli": EVERYTHING | {"recipes", "web", "pipelines"},
 }
 
 

@@ -20,7 +20,7 @@ from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.weight_space.convert import require_plain
 
-_STATE_DICTS = (".pth", ".pt", ".safetensors")
+_STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
 
 
 def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
@@ -76,11 +76,34 @@ def _require_ending(file: str | os.PathLike[str]) -> Path:
 
 
 def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a `.pth`, `.pt` or `.safetensors` file; whatever else it holds is refused, not run."""
+    """The tensors of a file of one network, real numbers as float32; whatever else it holds is refused, not run."""
+    networks = read_state_dicts(file)
+    if len(networks) != 1:
+        raise ValueError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
+    return {name: x.float() if x.is_floating_point() else x for name, x in networks[0].items()}
+
+
+def read_state_dicts(file: str | os.PathLike[str]) -> list[dict[str, Tensor]]:
+    """The networks of a `.pth`, `.pt`, `.ckpt` or `.safetensors` file, with tensors as they are stored.
+
+    The file holds a `state_dict`, a checkpoint with one under `state_dict`, `model_state_dict` or `model`, or a list of
+    these. Whatever else it holds is refused, not run.
+    """
     file = Path(file)
     content = read_tensors(file)
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
+    parts = content if isinstance(content, (list, tuple)) and content else [content]
+    return [_require_state_dict(unwrap(part), file) for part in parts]
+
+
+def unwrap(content: Any) -> Any:
+    """The `state_dict` of a checkpoint; anything else as it is."""
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            return content[key]
+    return content
+
+
+def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
         raise ValueError(
             f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
@@ -97,11 +120,7 @@ def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
             )
     size = 4 * sum(tensor.numel() for tensor in content.values())
     require_memory(size, f"Refused {file}: its tensors", stored=file.stat().st_size)
-    # Tensors other than of real numbers stay as they are: whoever wants weights refuses them by name.
-    return {
-        name: tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
-        for name, tensor in content.items()
-    }
+    return {name: tensor.detach() for name, tensor in content.items()}
 
 
 def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]:
