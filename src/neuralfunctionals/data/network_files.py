@@ -18,7 +18,7 @@ from neuralfunctionals.data.files import write_whole
 from neuralfunctionals.data.untrusted import read_npz, read_tensors
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
-from neuralfunctionals.weight_space.convert import require_plain
+from neuralfunctionals.weight_space.state import require_plain
 
 _STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
 

@@ -68,6 +68,11 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         return model.eval()
 
     @classmethod
+    def _encode_arg(cls, arg: Any) -> Any:
+        """What JSON keeps of a constructor's argument."""
+        return arg.to_dict() if isinstance(arg, NetworkSpec) else super()._encode_arg(arg)  # pyright: ignore
+
+    @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """The constructor's arguments from what JSON keeps of them."""
         return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from neuralfunctionals.weight_space.spec import LayerSpec
+from neuralfunctionals.weight_space.axes import LayerSpec
 
 _GIVE_LAYERS = (
     "Give the right one, from input to output: NetworkSpec.from_state_dict(state_dict, layers=[...]), or use "
