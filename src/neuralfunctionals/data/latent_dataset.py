@@ -71,9 +71,11 @@ class EncodeTask(ShardTask):
         tensors = self.source.map_tensors(self.shard)
         spec = self.source.header.spec
         assert spec is not None
-        latents = []
-        for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
-            latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+        latents, first = [], self.source.header.items_of(self.shard).start
+        for number, vectors in enumerate(torch.from_numpy(tensors.pop("weights")).split(_BATCH)):
+            networks = WeightSpaceFeatures(spec, vectors[..., None])
+            latents.append(shared(networks).float().cpu())
+            networks.require_finite_answers(latents[-1], first=first + number * _BATCH)
             (progress or (lambda count: None))(len(vectors))
         return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])
 
