@@ -71,11 +71,13 @@ class EncodeTask(ShardTask):
         tensors = self.source.map_tensors(self.shard)
         spec = self.source.header.spec
         assert spec is not None
-        latents, first = [], self.source.header.items_of(self.shard).start
-        for number, vectors in enumerate(torch.from_numpy(tensors.pop("weights")).split(_BATCH)):
-            networks = WeightSpaceFeatures(spec, vectors[..., None])
-            latents.append(shared(networks).float().cpu())
-            networks.require_finite_answers(latents[-1], first=first + number * _BATCH)
+        latents, item = [], self.source.header.items_of(self.shard).start
+        for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
+            try:
+                latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+            except ValueError as error:
+                raise ValueError(f"{self.source.path}, networks from {item}: {error}") from error
+            item += len(vectors)
             (progress or (lambda count: None))(len(vectors))
         return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])
 

@@ -233,19 +233,14 @@ class WeightSpaceFeatures:
             "Leave out networks whose training diverged."
         )
 
-    def require_finite_answers(self, answers: Float[Tensor, "B *_answer"], *, first: int = 0) -> None:
-        """Raises if what a model computed from these networks is NaN or infinite, naming the first such network.
-
-        Args:
-            answers: One answer for each network.
-            first: Number of the first of these networks, for the message.
-        """
+    def require_finite_answers(self, answers: Float[Tensor, "B *_answer"]) -> None:
+        """Raises if what a model computed from these networks is NaN or infinite, naming the first such network."""
         is_finite = answers.isfinite().flatten(1).all(1) if answers.ndim > 1 else answers.isfinite()
         if bool(is_finite.all()):
             return
         network = int((~is_finite).nonzero()[0])
         raise ValueError(
-            f"The model's answer for network {first + network} is not finite: its entries, up to "
+            f"The model's answer for network {network} is not finite: its entries, up to "
             f"{self.tensor[network].abs().max().item():.3g} in size, are too large for it. Leave this network out."
         )
 
