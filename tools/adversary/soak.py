@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -138,8 +138,8 @@ class Soak:
                     if url == self.url and self.running["serve"].process.poll() is None:
                         self.tally.add("visits", "failed", repr(error))
 
-    def act(self, client: httpx.Client, url: str, call: int, session: str, data: list[object]) -> None:
-        body = {"data": data, "fn_index": call, "session_hash": session}
+    def act(self, client: httpx.Client, url: str, call: int, session: str, data: Sequence[object]) -> None:
+        body = {"data": list(data), "fn_index": call, "session_hash": session}
         client.post(f"{url}/gradio_api/queue/join", json=body).raise_for_status()
         with client.stream("GET", f"{url}/gradio_api/queue/data", params={"session_hash": session}) as stream:
             for line in stream.iter_lines():

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -165,6 +166,7 @@ def warm_up() -> None:
     import neuralfunctionals.report
 
     matplotlib.use("Agg")
+    warnings.simplefilter("ignore")  # of torch, about what the harnesses make on purpose
     torch.set_num_threads(1)
     _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.recipes, neuralfunctionals.report
 
