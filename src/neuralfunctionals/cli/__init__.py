@@ -12,7 +12,7 @@ import jsonargparse
 
 from neuralfunctionals import __version__
 from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Command, print_table
 
 COMMANDS: dict[str, Command] = {
     name: command
@@ -92,10 +92,7 @@ def _print_help(words: Sequence[str]) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None)
-    for name, value in result.items():
-        table.add_row(name, json.dumps(value) if isinstance(value, (dict, list)) else str(value))
-    Console().print(table)
+    cells = {
+        name: json.dumps(value) if isinstance(value, (dict, list)) else str(value) for name, value in result.items()
+    }
+    print_table((), cells.items())
