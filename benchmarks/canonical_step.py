@@ -21,7 +21,7 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import RECIPES, build_model
+from neuralfunctionals.recipes import build_model, find_task
 from neuralfunctionals.recipes.tables import Planned
 from neuralfunctionals.tasks.batches import READ_AHEAD
 
@@ -44,7 +44,7 @@ def measure(reader: Planned, repeats: int) -> dict[str, float]:
     run = reader.at("small")
     networks = WeightSpaceFeatures.from_modules([Siren() for _ in range(run.training.batch_size)])
     labels = torch.randint(10, (len(networks),))
-    functionals = RECIPES[run.recipe].functionals
+    output = find_task(run.recipe).output
     options = {**run.model, "out_channels": 10}
     options |= {"omega": 30.0} if "omega" in functionals[run.model_name].set_by_data else {}
     many = WeightSpaceFeatures.from_modules([Siren() for _ in range(READ_AHEAD)])
@@ -60,7 +60,7 @@ def measure(reader: Planned, repeats: int) -> dict[str, float]:
             options,
             seed=0,
             compiled=False,
-            functionals=functionals,
+            output=output,
             canonical=form,
         )
         actions[form] = make_step(model.train(), raw if form == "none" else networks, labels)

@@ -14,11 +14,11 @@ import statistics
 import time
 
 import torch
+from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import RECIPES, build_model, find_run
-from neuralfunctionals.tasks.reconstruct import ReconstructBatch
+from neuralfunctionals.recipes import RECIPES, build_model, build_task, find_run
 
 
 def main() -> None:
@@ -32,13 +32,12 @@ def main() -> None:
     torch.manual_seed(0)
 
     run = find_run("inr2array/mnist", scale="paper", model=arguments.model)
-    recipe = RECIPES[run.recipe]
     batch = run.training.batch_size
     networks = WeightSpaceFeatures.from_modules([Siren() for _ in range(batch)])
     model = build_model(
-        arguments.model, networks.spec, run.model, seed=0, compiled=False, functionals=recipe.functionals
+        arguments.model, networks.spec, run.model, seed=0, compiled=False, output=RECIPES[run.recipe].of.output
     )
-    task = recipe.make_task(run, model, {})
+    task = build_task(run, model, {})
     optimizer = torch.optim.AdamW(model.parameters(), lr=run.optimizer.lr, weight_decay=run.optimizer.weight_decay)
     parts = torch.arange(batch).chunk(arguments.accumulate)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -8,7 +8,7 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-PLAIN = {"json_files", "checksums", "budget"}  # what reads and checks files, and knows of nothing else
+PLAIN = {"json_files", "checksums", "budget", "errors", "imports", "config"}  # plain values and files, without torch
 EVERYTHING = PLAIN | {
     "weight_space",
     "layers",
@@ -16,25 +16,30 @@ EVERYTHING = PLAIN | {
     "inr",
     "data",
     "tasks",
+    "registry",
     "report",
     "testing",
     "native",
     "shipped",
 }
 MAY_IMPORT = {
-    "weight_space": set(),
-    "json_files": set(),
-    "checksums": set(),
-    "native": set(),
-    "budget": set(),
+    "errors": set(),
+    "checksums": {"errors"},
+    "imports": {"errors"},
+    "json_files": {"errors"},
+    "config": {"errors", "json_files"},
+    "native": {"errors"},
+    "budget": {"errors"},
     "shipped": set(),
-    "layers": {"weight_space", "inr", "native"},
+    "weight_space": {"errors"},
+    "layers": {"errors", "weight_space", "inr", "native"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
-    "inr": {"weight_space", "native"},
+    "inr": {"errors", "weight_space", "native"},
     "data": PLAIN | {"weight_space", "inr", "native"},
     "tasks": PLAIN | {"weight_space", "inr", "data"},
-    "report": PLAIN | {"weight_space", "inr", "data"},
-    "testing": {"weight_space"},
+    "registry": PLAIN | {"tasks", "data", "models"},
+    "report": PLAIN | {"weight_space", "inr", "data", "tasks", "registry"},
+    "testing": {"errors", "weight_space"},
     "recipes": EVERYTHING,
     "web": EVERYTHING,
     "pipelines": EVERYTHING | {"recipes"},
@@ -62,6 +67,22 @@ def test_imports_point_downwards():
         part = path.relative_to(ROOT).parts[0].removesuffix(".py")
         for used in parts_imported(path):
             assert used == part or used in MAY_IMPORT[part], f"{path.relative_to(ROOT)} imports {used}"
+
+
+def test_nothing_inside_calls_the_command_line():
+    """Neither as a module nor as the command `nf`: what a command does is a function."""
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] == "cli":
+            continue
+        words = [n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)]
+        texts = [word for word in words if isinstance(word, str)]
+        assert not [text for text in texts if "neuralfunctionals.cli" in text or text == "nf"], path
+
+
+def test_descriptions_of_tasks_and_models_need_no_torch():
+    code = "import sys; from neuralfunctionals.registry import RECIPES, find_run; find_run(next(iter(RECIPES)))"
+    code += "; sys.exit(bool({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_importing_the_package_stays_cheap():

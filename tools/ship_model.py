@@ -16,9 +16,9 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 import neuralfunctionals
+from neuralfunctionals.config import Run
 from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.recipes.catalog import changed_fields
-from neuralfunctionals.recipes.run import Run
+from neuralfunctionals.registry import changed_fields, read_run
 from neuralfunctionals.weight_space import NetworkSpec
 
 SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
@@ -34,7 +34,7 @@ def command_of(run: Run, images: str) -> str:
 
 def card(name: str, summary: str, chosen: str, directory: RunDirectory) -> str:
     config, result = directory.read_config(), directory.read_result()
-    run, data = Run.from_dict(config["run"]), config["data"]
+    run, data = read_run(config["run"]), config["data"]
     spec = NetworkSpec.from_dict(data["spec"])
     rows = [
         f"| {split} | {result[split]['networks']:,} | "

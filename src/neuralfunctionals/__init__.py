@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
+    from neuralfunctionals.errors import UserError
     from neuralfunctionals.models import from_pretrained
     from neuralfunctionals.pipelines import list_pretrained, pipeline
+    from neuralfunctionals.recipes import experiment
     from neuralfunctionals.weight_space import (
         LayerSpec,
         NetworkSpec,
@@ -21,16 +23,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Loaded when first used, so that commands can print their help without waiting for torch.
-_WEIGHT_SPACE = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "SineSymmetry", "WeightSpaceFeatures", "canonicalize")
+_PLACES = {
+    "LayerSpec": "weight_space",
+    "NetworkSpec": "weight_space",
+    "NeuronPermutation": "weight_space",
+    "SineSymmetry": "weight_space",
+    "UserError": "errors",
+    "WeightSpaceFeatures": "weight_space",
+    "canonicalize": "weight_space",
+    "experiment": "recipes",
+    "from_pretrained": "models",
+    "list_pretrained": "pipelines",
+    "pipeline": "pipelines",
+}
 _PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
     "LayerSpec",
     "NetworkSpec",
     "NeuronPermutation",
     "SineSymmetry",
+    "UserError",
     "WeightSpaceFeatures",
     "canonicalize",
     "data",
+    "experiment",
     "from_pretrained",
     "inr",
     "layers",
@@ -45,14 +61,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WEIGHT_SPACE:
-        return getattr(importlib.import_module("neuralfunctionals.weight_space"), name)
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"neuralfunctionals.{_PLACES[name]}"), name)
     if name in _PARTS:
         return importlib.import_module(f"neuralfunctionals.{name}")
-    if name in ("pipeline", "list_pretrained"):
-        return getattr(importlib.import_module("neuralfunctionals.pipelines"), name)
-    if name == "from_pretrained":
-        return importlib.import_module("neuralfunctionals.models").from_pretrained
     raise AttributeError(f"module 'neuralfunctionals' has no attribute '{name}'")
 
 

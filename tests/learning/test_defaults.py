@@ -8,8 +8,8 @@ import os
 
 import pytest
 
+from neuralfunctionals.config import with_steps, with_values
 from neuralfunctionals.recipes import execute, find_run
-from neuralfunctionals.recipes.run import with_steps, with_values
 
 
 def train(recipe, steps, out, *, images=None, **values):

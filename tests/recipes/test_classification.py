@@ -107,9 +107,8 @@ def test_the_paper_scale_has_the_appendix_hyperparameters():
     run = find_run("inr2array/mnist", scale="paper")
     assert (run.optimizer.name, run.optimizer.lr, run.optimizer.weight_decay) == ("adamw", 1e-4, 0.01)
     assert (run.optimizer.warmup_steps, run.training.steps, run.training.batch_size) == (10_000, 200_000, 64)
-    functionals = RECIPES["inr2array/mnist"].functionals
     with torch.device("meta"):
-        model = build_model("nft", SPEC, run.model, seed=0, compiled=False, functionals=functionals)
+        model = build_model("nft", SPEC, run.model, seed=0, compiled=False, output="autoencoder")
     assert round(sum(p.numel() for p in model.parameters()) / 1e6) == 22
     latent = find_run("classify/cifar10", scale="paper", model="latent")
     assert (latent.training.batch_size, latent.optimizer.lr, latent.model["dropout"]) == (128, 1e-4, 0.1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from neuralfunctionals.config import with_steps
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.layers import Standardize
 from neuralfunctionals.recipes import (
@@ -13,15 +14,14 @@ from neuralfunctionals.recipes import (
     SCALES,
     TABLES,
     DataConfig,
-    Run,
     build_model,
     dataset_for,
     execute,
     find_run,
     measure,
     open_run,
+    read_run,
 )
-from neuralfunctionals.recipes.run import with_steps
 from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
@@ -37,10 +37,10 @@ def finished(tmp_path_factory):
 def test_every_recipe_has_a_run_for_every_scale_and_model():
     for name, recipe in RECIPES.items():
         for scale in SCALES:
-            assert recipe.cost[scale]
+            assert recipe.of.cost[scale]
             for model in recipe.models:
                 run = find_run(name, scale=scale, model=model)
-                assert Run.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+                assert read_run(json.loads(json.dumps(run.to_dict()))) == run
 
 
 def test_every_table_has_its_runs_at_every_scale_each_in_a_place_of_its_own():
@@ -114,7 +114,7 @@ def test_a_run_leaves_all_that_comes_after_it_needs(finished):
     directory = RunDirectory(out)
     assert directory.read_result() == result
     config = directory.read_config()
-    assert Run.from_dict(config["run"]) == run
+    assert read_run(config["run"]) == run
     assert config["code"]["version"]
     assert config["machine"]["torch"] == torch.__version__
     assert result["test"]["mse"] < result["test"]["mse_no_edit"]

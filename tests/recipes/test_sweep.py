@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from commands import run as run_command
+from neuralfunctionals.config import with_values
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader
 from neuralfunctionals.recipes import find_run, search_space, sweep
-from neuralfunctionals.recipes.run import with_values
 
 
 @pytest.fixture(scope="module")

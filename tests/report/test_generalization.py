@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neuralfunctionals.data import RunDirectory, WeightDataset, ZooPlan, make_zoo, open_images
-from neuralfunctionals.report import draw_accuracies, draw_curves, draw_predictions, generalization_table
+from neuralfunctionals.report import draw_accuracies, draw_curves, draw_predictions, results_table
 from neuralfunctionals.report.finished import read_runs
 
 
@@ -40,7 +40,7 @@ def runs(tmp_path):
 
 
 def test_the_table_has_the_spread_over_seeds_and_the_papers_numbers(runs):
-    lines = generalization_table(runs).splitlines()
+    lines = results_table(runs).to_markdown().splitlines()
     assert len(lines) == 5
     assert (
         "| nft | weights only | 1,234 | 2 | 0.8100 ± 0.0100 | 0.8100 ± 0.0100 | 0.926 ± 0.001 | 0.8000 ± 0.0000"

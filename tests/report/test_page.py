@@ -11,8 +11,9 @@ import torch
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader
-from neuralfunctionals.report import FAMILIES, read_runs, write_report
-from neuralfunctionals.report.families import tell_apart
+from neuralfunctionals.registry import TASKS
+from neuralfunctionals.report import read_runs, write_report
+from neuralfunctionals.report.finished import tell_apart
 from neuralfunctionals.report.pictures import _compare
 
 HOSTILE = "<script>alert('$x_{')</script>"
@@ -20,7 +21,7 @@ HOSTILE = "<script>alert('$x_{')</script>"
 
 def write_run(path, recipe, model, *, seed=0, value=0.25, changes=(), samples=None, made=None):
     """A finished run, as training leaves it; `changes` are fields of its config by their names, `made` of its data."""
-    family = FAMILIES[recipe.partition("/")[0]]
+    family = TASKS[recipe.partition("/")[0]]
     directory = RunDirectory(path)
     split = {"networks": 10, family.metric: value, "mse_no_edit": 0.5, "r2": 0.1, "l1": 0.2}
     setting = {
@@ -100,7 +101,7 @@ def test_a_page_of_all_kinds_of_runs_needs_nothing_outside_itself(tmp_path, caps
     assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
     assert "script" not in page.tags
     assert "http" not in re.sub(r"base64,[^\"]*", "", (tmp_path / "report.html").read_text())
-    for family in FAMILIES.values():
+    for family in TASKS.values():
         assert family.question in page.text
     for words in ("0.0510", "chance", "0123456789ab", "torch 2.13.0", "rate 0.003", "2026-01-02 03:04"):
         assert words in page.text, words
@@ -278,7 +279,7 @@ def test_refuses_other_recipes_missing_directories_and_directories_as_files(tmp_
     RunDirectory(path).write_result({**result, "recipe": "cook/soup"})
     code, _, err = run(capsys, "report", path, "--out", tmp_path / "a.html")
     assert code == 2
-    assert "Expected a run of edit, inr2array, classify, generalization, but" in err
+    assert "Expected a run of classify, edit, generalization, inr2array, but" in err
 
 
 def test_real_runs_of_three_kinds_and_a_store_of_latents(tmp_path, capsys):
@@ -293,7 +294,7 @@ def test_real_runs_of_three_kinds_and_a_store_of_latents(tmp_path, capsys):
     paths = [tmp_path / model for _, model in chosen]
     code, result, err = run(capsys, "report", *paths, tmp_path / "latents", "--out", tmp_path / "report.html", "--json")
     assert code == 0, err
-    assert (result["runs"], result["latents"]) == (3, 2)
+    assert (result["runs"], result["latents"]) == (3, 1)
     assert result["bytes"] == (tmp_path / "report.html").stat().st_size
     page = Page(tmp_path / "report.html")
     assert page.tags.count("img") == 8

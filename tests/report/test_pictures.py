@@ -4,9 +4,9 @@ import torch
 
 from neuralfunctionals.data import RunDirectory, Store, StoreHeader, WeightDataset, open_images
 from neuralfunctionals.inr import image_values
-from neuralfunctionals.report import draw_latents, draw_reconstructions
+from neuralfunctionals.report import draw_latents, draw_maps, draw_task
 from neuralfunctionals.report.finished import read_runs
-from neuralfunctionals.report.latent_map import project
+from neuralfunctionals.tasks.latents import project
 
 
 def write_run(path, recipe, model, images):
@@ -15,8 +15,11 @@ def write_run(path, recipe, model, images):
     blurred = image.roll(1, 1) / 2 + image / 2
     run = RunDirectory(path)
     run.write_config({"run": {"model": {}, "task": {}}, "data": {}})
-    run.write_samples({"image": image, "original": image.clone(), "reconstruction": blurred})
-    run.write_result({"recipe": recipe, "model": model})
+    points = {"map": torch.randn(40, 2), "map_label": torch.arange(40) % 10}
+    run.write_samples({"image": image, "original": image.clone(), "reconstruction": blurred, **points})
+    split = {"mse": 0.1}
+    facts = {"recipe": recipe, "model": model, "seed": 0, "parameters": 1, "training_seconds": 1.0}
+    run.write_result({**facts, "train": split, "val": split, "test": split})
     return path
 
 
@@ -36,8 +39,11 @@ def test_reconstructions_of_both_encoders_are_drawn(tmp_path):
         for name, images in (("mnist", "mnist-sample"), ("cifar10", "shapes-sample"))
         for model in ("nft", "nfn")
     ]
-    draw_reconstructions(read_runs(runs), tmp_path / "reconstructions.png", num_samples=4)
-    assert (tmp_path / "reconstructions.png").stat().st_size > 10_000
+    files = draw_task(read_runs(runs), tmp_path)
+    assert [file.name for file in files] == ["inr2array_curves.png", "reconstructions.png", "latents.png"]
+    assert files[1].stat().st_size > 10_000
+    draw_maps(read_runs(runs[:1]), tmp_path / "one.png")
+    assert files[2].stat().st_size > (tmp_path / "one.png").stat().st_size > 10_000
 
 
 def test_latents_are_drawn_by_class(tmp_path):

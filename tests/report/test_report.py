@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.report import draw_curves, draw_edits, edit_table
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.report import draw_curves, draw_task, results_table, write_records
 from neuralfunctionals.report.finished import read_runs
 
 
@@ -30,8 +31,15 @@ def runs(tmp_path):
     return read_runs([*paths, write_run(tmp_path / "e", "edit/mnist-erode", "nft", 0, 0.05)])
 
 
+def cells_of(table):
+    """What Markdown readers see of a table."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.to_markdown().splitlines()]
+
+
 def test_the_table_has_means_standard_errors_and_the_papers_numbers(runs):
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in edit_table(runs).splitlines()]
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in results_table(runs).to_markdown().splitlines()
+    ]
     assert lines[2][:2] == ["edit/mnist-dilate", "no edit"]
     assert lines[2][5:7] == ["0.5000", "0.5000"]
     spread = "0.2000 ± 0.0577"
@@ -56,17 +64,36 @@ def test_models_measured_on_other_networks_get_their_own_baseline(tmp_path):
     runs = [
         write_run(tmp_path / model, "edit/mnist-dilate", model, 0, 0.1, no_edit=no_edit) for model, no_edit in chosen
     ]
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in edit_table(read_runs(runs)).splitlines()]
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in results_table(read_runs(runs)).to_markdown().splitlines()
+    ]
     assert [line[1] for line in lines[2:]] == ["no edit", "nft", "nfn-np", "no edit", "nfn-hnp"]
     assert [lines[2][5], lines[5][5]] == ["0.5000", "0.7000"]
 
 
 def test_pictures_are_drawn_for_every_recipe(runs, tmp_path):
-    for draw, name in ((draw_edits, "edits.png"), (draw_curves, "curves.png")):
-        draw(runs[:1], tmp_path / name)
-        one = (tmp_path / name).stat().st_size
-        draw(runs, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1.3 * one > 0
+    sizes = []
+    for chosen in (runs[:1], runs):
+        files = draw_task(chosen, tmp_path)
+        assert [file.name for file in files] == ["edit_curves.png", "edits.png"]
+        sizes.append([file.stat().st_size for file in files])
+    assert all(many > 1.3 * one > 0 for one, many in zip(*sizes, strict=True))
+    draw_curves(runs, tmp_path / "mse.png", metric="mse")
+    assert (tmp_path / "mse.png").read_bytes() == files[0].read_bytes()
+
+
+def test_records_give_the_same_table_and_curves_in_one_file(runs, tmp_path):
+    paths = [run.directory.path for run in runs]
+    write_records(paths, tmp_path / "runs.jsonl")
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == len(paths)
+    kept = read_runs([tmp_path / "runs.jsonl"])
+    assert results_table(kept) == results_table(runs)
+    assert [run.curve for run in kept] == [run.curve for run in runs]
+    assert [file.name for file in draw_task(kept, tmp_path)] == ["edit_curves.png"]  # samples stay behind
+    (tmp_path / "bad.jsonl").write_text('{"name": "a"}\n')
+    with pytest.raises(UserError, match="bad.jsonl, line 1: expected the name config, but it is missing"):
+        read_runs([tmp_path / "bad.jsonl"])
 
 
 def test_refuses_runs_that_have_not_ended(tmp_path):

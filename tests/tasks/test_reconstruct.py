@@ -1,5 +1,6 @@
 import pytest
 import torch
+from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 from torch import nn
 
 from neuralfunctionals.inr import Siren, image_values, render_images
@@ -15,7 +16,6 @@ from neuralfunctionals.tasks import (
     nearest,
     train,
 )
-from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])

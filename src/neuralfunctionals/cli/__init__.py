@@ -14,7 +14,7 @@ import jsonargparse
 from neuralfunctionals import __version__
 from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
-from neuralfunctionals.cli.command import Command, printable
+from neuralfunctionals.cli.command import Command, print_table, printable
 
 COMMANDS: dict[str, Command] = {
     name: command
@@ -108,13 +108,8 @@ def _print_help(words: Sequence[str]) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None)
-    for name, value in result.items():
-        text = json.dumps(value) if isinstance(value, (dict, list)) else printable(str(value))
-        # As it is: names of files may hold what rich takes for markup.
-        table.add_row(name, Text(text, overflow="fold"))
-    Console().print(table)
+    cells = {
+        name: json.dumps(value) if isinstance(value, (dict, list)) else printable(str(value))
+        for name, value in result.items()
+    }
+    print_table((), cells.items())

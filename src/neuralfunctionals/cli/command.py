@@ -1,10 +1,10 @@
-"""One command of `nf`: `Command`; and what commands say beside their result: `say`."""
+"""One command of `nf`: `Command`; and what commands say beside their result: `say`, `print_table`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,19 @@ class Command:
 def say(text: str) -> None:
     """One line on standard error."""
     print(f"nf: {text}", file=sys.stderr)
+
+
+def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on standard output; where that is no terminal, nothing is cut or wrapped."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(*names, box=None, header_style="bold", show_header=bool(names))
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table, width=None if console.is_terminal else max(console.width, console.measure(table).maximum))
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:

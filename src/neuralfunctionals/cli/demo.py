@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from neuralfunctionals.cli.bars import several_bars
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Command, print_table
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -33,14 +33,13 @@ def _demo(arguments: Any) -> dict[str, Any]:
 
 def _show_demo(result: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("task", "model", "trained", "test", "parameters", box=None, header_style="bold")
+    rows = []
     tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
     for row in result["results"]:
         value = f"{row['test_mse']:.3f}" if "test_mse" in row else f"{row['test_accuracy']:.1%}"
         size = f"{row['parameters']:,}" if "parameters" in row else ""
-        table.add_row(tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size)
+        rows.append((tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size))
     changes = result["shuffled"]
     console = Console(highlight=False)
     console.print(
@@ -48,7 +47,7 @@ def _show_demo(result: dict[str, Any]) -> None:
         f"{result['unseen_networks']} networks of digits that none of them has seen:",
         soft_wrap=True,
     )
-    console.print(table)
+    print_table(("task", "model", "trained", "test", "parameters"), rows)
     console.print(
         f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "
         f"the reader's answers by {changes['answers']:.0e}.",

@@ -23,11 +23,10 @@ def _add_encode_arguments(parser: argparse.ArgumentParser) -> None:
 def _encode(arguments: Any) -> dict[str, Any]:
     import time
 
-    from neuralfunctionals.recipes import encode, open_run
+    from neuralfunctionals.recipes import encode
 
     if arguments.workers is not None and arguments.workers < 1:
         raise ValueError(f"Expected --workers of at least 1, but got {arguments.workers}.")
-    data = open_run(arguments.run).find_data(arguments.data)
     started = time.perf_counter()
     encoded = 0
     with encoding_bar() as advance:
@@ -37,7 +36,7 @@ def _encode(arguments: Any) -> dict[str, Any]:
             encoded += count
             advance(total, count, ())
 
-        dataset = encode(arguments.run, data, arguments.out, workers=arguments.workers, progress=report)
+        dataset = encode(arguments.run, arguments.data, arguments.out, workers=arguments.workers, progress=report)
     latents = dataset[:1].latents
     assert latents is not None
     return {

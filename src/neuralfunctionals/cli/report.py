@@ -13,25 +13,22 @@ from neuralfunctionals.cli.command import Command
 
 def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="directories of finished runs, of any recipes, and stores of latents")
+    text = "directories of finished runs, records of some (.jsonl), and stores of latents"
+    add("runs", nargs="+", metavar="RUN", help=text)
     add("--out", required=True, metavar="FILE", help="the page, such as report.html; an earlier report is replaced")
     add("--force", action="store_true", help="replace a file that is no report")
 
 
 def _report(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data import RunDirectory, Store, WeightDataset
-    from neuralfunctionals.recipes import latents_of
     from neuralfunctionals.report import read_runs, write_report
-    from neuralfunctionals.report.latent_map import labelled_latents
+    from neuralfunctionals.report.latent_map import map_of
 
     paths = [os.fspath(path) for path in arguments.runs]
     stores = [path for path in paths if not RunDirectory(path).is_run and Store.is_at(path)]
-    latents = {os.path.basename(os.path.abspath(path)): labelled_latents(WeightDataset(path)) for path in stores}
+    latents = {os.path.basename(os.path.abspath(path)): map_of(WeightDataset(path)) for path in stores}
     chosen = [path for path in paths if path not in stores]
     runs = read_runs(chosen) if chosen else []
-    for run in runs:
-        if run.family == "inr2array" and (found := latents_of(run.directory.path)) is not None:
-            latents[run.directory.path.name] = found
     write_report(runs, arguments.out, latents=latents, force=arguments.force)
     return {
         "runs": len(runs),

@@ -15,7 +15,7 @@ from neuralfunctionals.cli.command import Command
 
 def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe; nf recipes lists all")
+    add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or a task of your own")
     add("--trials", type=int, required=True, metavar="N", help="trials in all, earlier ones of the study included")
     add(
         "--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or a database that machines share"
@@ -34,8 +34,8 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sweep(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.config import with_steps
     from neuralfunctionals.recipes import find_run, sweep
-    from neuralfunctionals.recipes.run import with_steps
 
     found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
     run = replace(found, seed=arguments.seed)

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
-from neuralfunctionals.cli.command import Command, Run, say
+from neuralfunctionals.cli.command import Command, Run, print_table, say
+from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -24,14 +25,14 @@ def _add_no_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _recipes(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.recipes import RECIPES
+    from neuralfunctionals.registry import RECIPES
 
     return {
         name: {
             "summary": recipe.summary,
             "reproduces": recipe.reproduces,
             "models": [*recipe.models, *recipe.latent_models],
-            "cost": recipe.cost,
+            "cost": dict(recipe.of.cost),
         }
         for name, recipe in RECIPES.items()
     }
@@ -39,7 +40,10 @@ def _recipes(arguments: Any) -> dict[str, Any]:
 
 def _making_bar(recipe: str) -> Any:
     """For the networks that a recipe learns from."""
-    return zoo_bar() if recipe.startswith("generalization/") else fitting_bar()
+    from neuralfunctionals.config import ZooConfig
+    from neuralfunctionals.registry import find_task
+
+    return zoo_bar() if recipe and find_task(recipe).data is ZooConfig else fitting_bar()
 
 
 # nf train
@@ -64,18 +68,18 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
     try:
         chosen, rest = chooser.parse_known_args(list(words))
     except argparse.ArgumentError as error:
-        raise ValueError(f"{error.argument_name}: {error.message}.") from error
+        raise UserError(f"{error.argument_name}: {error.message}.") from error
     parser.description = (
         f"{parser.description}\n\n"
         "  --scale NAME     tiny, small, long or paper (small)\n"
-        "  --model NAME     which model; nf recipes lists those of each recipe\n"
+        "  --model NAME     which model; nf recipes lists them; or a class of yours, my_package.MyModel\n"
         "  --data DIR       a store of networks; without it they are made once and kept\n"
         "  --FIELD VALUE    any field of the recipe: nf train RECIPE --help lists them"
     )
     recipe = next((word for word in rest if not word.startswith("-")), None)
     if recipe is None:
         return rest, _train  # the parser asks for the recipe
-    from neuralfunctionals.recipes import find_run
+    from neuralfunctionals.registry import find_run
 
     run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model, data=chosen.data)
     usual = _add_fields(parser, run)
@@ -90,25 +94,28 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
         The model's options as they are if nothing is set.
     """
     import jsonargparse
+    from jsonargparse import Namespace
 
-    from neuralfunctionals.recipes import RECIPES
-    from neuralfunctionals.recipes.run import Canonical
+    from neuralfunctionals.config import Canonical, DataConfig
+    from neuralfunctionals.registry import find_task, model_class
 
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     for name in ("task", "data", "optimizer", "training"):
         parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
     parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
-    recipe = RECIPES[run.recipe]
-    if run.model_name not in recipe.latent_models and not run.recipe.startswith("generalization/"):
+    task = find_task(run.recipe)
+    if run.model_name not in task.latent_models and task.data is DataConfig:
         text = "sine: the model sees sine networks without signs and phases"
         parser.add_argument("--canonical", type=Canonical, default=run.canonical, help=text)
-    functional = recipe.functionals[run.model_name]
-    chosen_already = {"spec", "in_channels", "out_channels", "pooling", *functional.fixed, *functional.set_by_data}
-    chosen_already |= {"canonical"} if functional.has_canonical else set()
+    kind, fixed = model_class(run.model_name, task.output)
+    chosen_already = {"spec", "canonical", "omega", "image_size", "in_channels", "out_channels", "pooling", *fixed}
+    chosen_already |= (
+        {"num_latents", "latent_channels", "num_classes"} if run.model_name in task.latent_models else set()
+    )
     chosen_already -= run.model.keys()
-    parser.add_class_arguments(functional.make, "model", skip=chosen_already, instantiate=False)
+    parser.add_class_arguments(kind, "model", skip=chosen_already, instantiate=False)
     parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
-    return vars(parser.get_defaults().model)
+    return vars(getattr(parser.get_defaults(), "model", Namespace()))
 
 
 def _require_known(parser: Any, words: Sequence[str]) -> None:
@@ -118,7 +125,7 @@ def _require_known(parser: Any, words: Sequence[str]) -> None:
         option = word.partition("=")[0]
         if option.startswith("--") and option not in known:
             close = get_close_matches(option, known, n=1, cutoff=0.0)
-            raise ValueError(f"Expected a field of the recipe, but got {option}. Did you mean {close[0]}?")
+            raise UserError(f"Expected a field of the recipe, but got {option}. Did you mean {close[0]}?")
 
 
 def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = None, data: str | None = None) -> Any:
@@ -133,7 +140,8 @@ def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = No
     for name in ("devices", "nodes"):
         if getattr(arguments, name) is not None:
             parts["training"] = replace(parts["training"], **{name: getattr(arguments, name)})
-    changed = {name: value for name, value in vars(arguments.model).items() if value != (usual or {})[name]}
+    options = vars(arguments.model) if usual else {}
+    changed = {name: value for name, value in options.items() if value != (usual or {})[name]}
     canonical = getattr(arguments, "canonical", run.canonical)
     run = replace(run, **parts, model={**run.model, **changed}, canonical=canonical, seed=arguments.seed)
     out = arguments.out or os.path.join("runs", run.name)
@@ -161,12 +169,13 @@ def _evaluate(arguments: Any) -> dict[str, Any]:
     return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
 
 
-def _require_kind(opened: Any, kind: str) -> Any:
-    """The run itself, if it is of such a recipe."""
-    if not opened.run.recipe.startswith(f"{kind}/"):
-        raise ValueError(
-            f"Expected a run of a recipe {kind}/..., but {opened.directory.path} is one of {opened.run.recipe}."
-        )
+def _open_for(run: str, method: str, recipes: str) -> Any:
+    """A run whose task can do something, such as `edit`."""
+    from neuralfunctionals.recipes import open_run
+
+    opened = open_run(run)
+    if not hasattr(opened.task, method):
+        raise UserError(f"Expected a run of a recipe {recipes}/..., but {run} is one of {opened.run.recipe}.")
     return opened
 
 
@@ -186,14 +195,14 @@ def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
 def _edit(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data.network_files import read_form, read_networks, write_networks
     from neuralfunctionals.inr import SirenForm
-    from neuralfunctionals.recipes import open_run
 
-    opened = _require_kind(open_run(arguments.run), "edit")
+    opened = _open_for(arguments.run, "edit", "edit")
     if os.path.exists(arguments.out) and not arguments.force:
-        raise ValueError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
+        raise UserError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
     networks, known = read_networks(arguments.weights), read_form(arguments.weights)
+    assumed = opened.task.form or SirenForm(30.0)
     form = SirenForm.choose(
-        arguments.omega, arguments.convention, known=known, assumed=opened.task.form, where=arguments.weights
+        arguments.omega, arguments.convention, known=known, assumed=assumed, where=arguments.weights
     )
     write_networks(arguments.out, opened.task.edit(networks, form=form), form=form)
     if known is None and None in (arguments.omega, arguments.convention):
@@ -201,7 +210,11 @@ def _edit(arguments: Any) -> dict[str, Any]:
             f"{arguments.weights} was taken to hold sine networks with {form}, as the model was trained on. "
             "If they are others, say so with --omega and --convention."
         )
-    return {"networks": len(networks), "edit": opened.task.edit_name, "out": os.fspath(arguments.out)}
+    return {
+        "networks": len(networks),
+        "edit": getattr(opened.task, "edit_name", opened.run.recipe),
+        "out": os.fspath(arguments.out),
+    }
 
 
 # nf predict
@@ -215,9 +228,8 @@ def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _predict(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data.network_files import read_networks
-    from neuralfunctionals.recipes import open_run
 
-    opened = _require_kind(open_run(arguments.run), "generalization")
+    opened = _open_for(arguments.run, "predict", "generalization")
     accuracies = opened.task.predict(read_networks(arguments.weights)).tolist()
     return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
 
@@ -243,7 +255,7 @@ def _reproduce(arguments: Any) -> dict[str, Any]:
     stores = [str(store).partition("=") for store in arguments.data or ()]
     for recipe, _, path in stores:
         if not path:
-            raise ValueError(f"Expected --data RECIPE=DIR, such as edit/mnist-dilate=sirens, but got '{recipe}'.")
+            raise UserError(f"Expected --data RECIPE=DIR, such as edit/mnist-dilate=sirens, but got '{recipe}'.")
     recipe = TABLES[arguments.table].runs[0].recipe if arguments.table in TABLES else ""
     out = arguments.out or os.path.join("runs", f"{arguments.table}-{arguments.scale}")
     with _making_bar(recipe) as fitting, plain_bar("runs") as progress:
@@ -261,25 +273,17 @@ def _reproduce(arguments: Any) -> dict[str, Any]:
 
 
 def _show_reproduced(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    Console().print(Markdown(result["markdown"]))
+    for table in result["tables"]:
+        print_table(table["names"], table["rows"])
     print(f"Pictures and runs are in {result['out']}.")
 
 
 def _show_recipes(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("recipe", "what it trains", "reproduces", "models", box=None, header_style="bold")
-    for name, recipe in result.items():
-        table.add_row(name, recipe["summary"], recipe["reproduces"], ", ".join(recipe["models"]))
-    console = Console()
-    console.print(table)
+    facts = [(name, r["summary"], r["reproduces"], ", ".join(r["models"])) for name, r in result.items()]
+    print_table(("recipe", "what it trains", "reproduces", "models"), facts)
     for family, costs in {name.partition("/")[0]: recipe["cost"] for name, recipe in result.items()}.items():
         for scale, cost in costs.items():
-            console.print(f"  {family} --scale {scale}: {cost}", highlight=False)
+            print(f"  {family} --scale {scale}: {cost}")
 
 
 COMMANDS = {

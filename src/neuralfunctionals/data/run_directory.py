@@ -39,7 +39,7 @@ class _Setting(TypedDict, total=False):
     seed: int
 
 
-class _Config(TypedDict, total=False):
+class RunConfig(TypedDict, total=False):
     """What `run.json` says."""
 
     format: int
@@ -51,7 +51,7 @@ class _Config(TypedDict, total=False):
     started: str
 
 
-class _Result(TypedDict, total=False):
+class RunResult(TypedDict, total=False):
     """What `result.json` says."""
 
     recipe: str
@@ -64,6 +64,8 @@ class _Result(TypedDict, total=False):
     best_step: int
     training_seconds: float
     training_networks: int
+    metric: str
+    higher_is_better: bool
     train: dict[str, float]
     val: dict[str, float]
     test: dict[str, float]
@@ -157,11 +159,11 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """What `run.json` says."""
-        return self._read(self.config_file, _Config)
+        return self._read(self.config_file, RunConfig)
 
     def read_result(self) -> dict[str, Any]:
         """What `result.json` says."""
-        return self._read(self.result_file, _Result)
+        return self._read(self.result_file, RunResult)
 
     def _read(self, file: Path, kind: Any) -> dict[str, Any]:
         try:
@@ -170,7 +172,7 @@ class RunDirectory:
             raise ValueError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
         try:
             content = conform(parse_json(data, str(file)), kind, str(file))
-            if kind is _Config:
+            if kind is RunConfig:
                 conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
             return content
         except JsonError as error:

@@ -8,7 +8,7 @@ from neuralfunctionals.models.league import league
 from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
-from neuralfunctionals.models.pretrained import from_pretrained
+from neuralfunctionals.models.pretrained import Pretrained, from_pretrained
 from neuralfunctionals.models.render_cnn import RenderCNN
 from neuralfunctionals.models.spatial_nfn import SpatialNFN
 from neuralfunctionals.models.statnn import StatNN
@@ -21,6 +21,7 @@ __all__ = [
     "Inr2Array",
     "LatentClassifier",
     "NeuronGraphNet",
+    "Pretrained",
     "RenderCNN",
     "SpatialNFN",
     "StatNN",

@@ -6,13 +6,14 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.models.pretrained import Pretrained, model_class
+from neuralfunctionals.imports import path_of
+from neuralfunctionals.models.pretrained import Pretrained, construct, model_class
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
 from neuralfunctionals.weight_space.sine_symmetry import require_sine
 
 
 def _to_config(model: Any) -> dict[str, Any]:
-    return {"class": type(model).__name__, "config": model._hub_mixin_config}
+    return {"class": path_of(type(model)), "config": model._hub_mixin_config}
 
 
 class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda config: config)}):
@@ -45,8 +46,8 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
             )
         require_sine(described.spec, omega)
         self.spec: NetworkSpec = described.spec
-        self.in_channels, self.out_channels = described.in_channels, described.out_channels
-        self.symmetry: Symmetry = described.symmetry
+        self.in_channels, self.out_channels = getattr(model, "in_channels", 1), getattr(model, "out_channels", None)
+        self.symmetry: Symmetry = getattr(model, "symmetry", "HNP")
         self.model = model
         self.omega = omega
 
@@ -63,4 +64,4 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         inner = model_class(config.get("model", {}).get("class"))
-        return {**config, "model": inner(**inner.decode_config(config["model"]["config"]))}
+        return {**config, "model": construct(inner, inner.decode_config(config["model"]["config"]))}

@@ -1,6 +1,7 @@
 """Saving and loading models: safetensors weights and a JSON config, in a directory, shipped, or on the hub."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from neuralfunctionals.checksums import require_intact
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.imports import import_for_file, imports_for, path_of
 from neuralfunctionals.json_files import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.models.claims import limit_tensors
 from neuralfunctionals.shipped import SHIPPED, find_shipped
@@ -28,7 +31,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
         """Writes weights and config; the config names the class, for `nf.from_pretrained`."""
         described: Any = self
-        kwargs.setdefault("config", {"class": type(self).__name__, **described._hub_mixin_config})
+        kwargs.setdefault("config", {"class": path_of(type(self)), **described._hub_mixin_config})
         return super().save_pretrained(save_directory, **kwargs)
 
     @classmethod
@@ -40,26 +43,29 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
                 else the model's id on the hub.
             **kwargs: Passed to the hub's `snapshot_download`, such as `revision` or `cache_dir`.
         """
-        path = _find(name, **kwargs)
-        return cls._load(path, _read_config(path))
+        path, asking = _find(name, **kwargs)
+        with imports_for(asking):
+            return cls._load(path, _read_config(path))
 
     @classmethod
     def _load(cls: type[Model], path: Path, config: Mapping[str, Any]) -> Model:
         arguments = {key: value for key, value in config.items() if key != "class"}
-        held = config.get("class", cls.__name__)
+        held = config.get("class", path_of(cls))
         try:
-            if held != cls.__name__:
+            if held != path_of(cls):
                 raise TypeError(f"it holds a {held}")
             require_arguments(cls, arguments, str(path / "config.json"))
             # A config is a claim: it is tried without memory first.
             with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
-                cls(**cls.decode_config(arguments))
-            model: Any = cls(**cls.decode_config(arguments))
+                construct(cls, cls.decode_config(arguments))
+            model: Any = construct(cls, cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except JsonError as error:
             raise ValueError(f"{error} {_RESTORE}") from error
         except SafetensorError as error:
             raise ValueError(f"{path / 'model.safetensors'} is damaged: {error}. {_RESTORE}") from error
+        except UserError:
+            raise
         except Exception as error:  # whatever a constructor says about sizes that cannot be
             raise ValueError(
                 f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it, or with "
@@ -78,11 +84,30 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}
 
 
+@cache
+def with_pretrained(kind: type[Any]) -> type[Any]:
+    """A user's plain module class with `save_pretrained` and `from_pretrained`; a class that has them stays."""
+    if issubclass(kind, Pretrained):
+        return kind
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind, Pretrained), names)
+
+
+def construct(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+    """A model that knows its spec, also if its class does not keep it."""
+    model = kind(**arguments)
+    if "spec" in arguments and not hasattr(model, "spec"):
+        model.spec = arguments["spec"]
+    return model
+
+
 def model_class(name: str | None) -> type[Any]:
-    """A model's class by its name in a config."""
-    classes = {c.__name__: c for c in Pretrained.__subclasses__()}
+    """A model's class by its name in a config: one of ours, or the path of a user's own."""
+    if name is not None and "." in name:
+        return with_pretrained(import_for_file(name))
+    classes = {c.__name__: c for c in Pretrained.__subclasses__() if path_of(c) == c.__name__}
     if name not in classes:
-        raise ValueError(f"Expected the config of a model of {sorted(classes)}, but got one of {name!r}.")
+        raise UserError(f"Expected the config of a model of {sorted(classes)}, but got one of {name!r}.")
     return classes[name]
 
 
@@ -92,9 +117,10 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
     Example:
         >>> editor = from_pretrained("digits-dilate")  # doctest: +SKIP
     """
-    path = _find(name, **kwargs)
+    path, asking = _find(name, **kwargs)
     config = _read_config(path)
-    return model_class(config.get("class"))._load(path, config)
+    with imports_for(asking):
+        return model_class(config.get("class"))._load(path, config)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -108,9 +134,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{error} {_RESTORE}") from error
 
 
-def _find(name: str | Path, **kwargs: Any) -> Path:
-    """The directory of a model's files."""
+def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
+    """The directory of a model's files, and the same if it is neither shipped nor of the hub."""
     path = find_shipped(name)
+    is_here = path.is_dir() and path == Path(name)
     if not path.is_dir():
         try:
             path = Path(snapshot_download(str(name), **kwargs))
@@ -126,4 +153,4 @@ def _find(name: str | Path, **kwargs: Any) -> Path:
         raise ValueError(
             f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
         )
-    return path
+    return path, path if is_here else None

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from neuralfunctionals.config import DataConfig, Run, with_steps, with_values
 from neuralfunctionals.data import FitPlan, RunDirectory, Store, WeightDataset, fit_dataset, open_images
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import render_images
 from neuralfunctionals.inr.fit import num_cores
-from neuralfunctionals.recipes.catalog import find_run
-from neuralfunctionals.recipes.execute import execute, measure, open_run
-from neuralfunctionals.recipes.run import DataConfig, Run, with_steps, with_values
+from neuralfunctionals.recipes.execute import measure, open_run
+from neuralfunctionals.recipes.workers import Job, carry_out
+from neuralfunctionals.registry import find_run
 from neuralfunctionals.report import read_runs, write_report
 from neuralfunctionals.weight_space import NeuronPermutation
 
@@ -82,7 +78,7 @@ def run_demo(
         progress: Called with the name of what is done, and its networks or steps finished and in all.
     """
     if scale not in SCALES:
-        raise ValueError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.")
+        raise UserError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.")
     started, out = time.perf_counter(), Path(out)
     _require_own(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -109,9 +105,9 @@ def run_demo(
 def _require_own(out: Path) -> None:
     known = {_NETWORKS, _UNSEEN, _REPORT, *RUNS}
     if out.is_dir() and any(path.name not in known and not path.name.startswith(".") for path in out.iterdir()):
-        raise ValueError(f"Expected a new directory or that of an earlier demo, but {out} holds other files.")
+        raise UserError(f"Expected a new directory or that of an earlier demo, but {out} holds other files.")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"Expected a directory for the demo, but {out} is a file. Name another with --out.")
+        raise UserError(f"Expected a directory for the demo, but {out} is a file. Name another with --out.")
 
 
 def _fit(out: Path, name: str, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
@@ -138,54 +134,8 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
     count = min(num_cores(), len(left))
     for name in left:
         report(name, 0, describe(name, scale).training.steps)
-    processes: list[subprocess.Popen[str]] = []
-    stopped = threading.Event()
-    pool = ThreadPoolExecutor(max(1, count))
-
-    def carry_out(names: Sequence[str]) -> None:
-        words = [sys.executable, "-c", _WORKER, os.fspath(out), scale, *names]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with tempfile.TemporaryFile("w+") as complaints:
-            pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": complaints, "text": True}
-            # A session of its own: Ctrl-C stops this process, and this process stops the others.
-            with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:
-                processes.append(process)
-                if stopped.is_set():
-                    process.kill()
-                assert process.stdout is not None
-                for line in process.stdout:
-                    name, done, total = line.split()
-                    report(name, int(done), int(total))
-            if process.returncode:
-                complaints.seek(0)
-                lines = complaints.read().strip().splitlines() or [f"exit code {process.returncode}"]
-                raise ValueError(f"Training in {out} failed: {lines[-1].removeprefix('ValueError: ')}")
-
-    try:
-        running = [pool.submit(carry_out, left[start::count]) for start in range(count)]
-        for future in wait(running, return_when=FIRST_EXCEPTION).done:
-            future.result()
-    finally:
-        stopped.set()
-        for process in processes:
-            process.kill()  # at any moment: a run continues from its last validation
-        pool.shutdown()
-
-
-_WORKER = "import sys; from neuralfunctionals.recipes.demo import work; work(*sys.argv[1:])"
-
-
-def work(out: str, scale: str, *names: str) -> None:
-    """Some runs, begun or continued, in a process of their own; prints the steps done and in all."""
-
-    def report(name: str, done: int, total: int) -> None:
-        if done % 5 == 0 or done == total:
-            print(name, done, total, flush=True)
-
-    for name in names:
-        path = Path(out) / name
-        begun, data = RunDirectory(path).is_run, Path(out) / _NETWORKS
-        execute(describe(name, scale), path, data=data, resume=begun, progress=partial(report, name))
+    jobs = [Job(describe(name, scale), out / name, out / _NETWORKS) for name in left]
+    carry_out([jobs[start::count] for start in range(count)], processes=count, threads=1, progress=report)
 
 
 def _results(out: Path) -> list[dict[str, Any]]:

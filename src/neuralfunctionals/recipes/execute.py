@@ -17,17 +17,21 @@ from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_only
+from torch import nn
 
 from neuralfunctionals import __version__
+from neuralfunctionals.config import Run, flatten
 from neuralfunctionals.data import RunDirectory, WeightDataset
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.layers import Standardize
-from neuralfunctionals.models import Canonical, league
-from neuralfunctionals.recipes.catalog import RECIPES
+from neuralfunctionals.models import Canonical, from_pretrained, league
+from neuralfunctionals.recipes.build import build_model, build_task, finish_model, options_from
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.functionals import build_model, load_model
-from neuralfunctionals.recipes.run import Run, flatten
+from neuralfunctionals.registry import find_run, find_task, read_run
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
+from neuralfunctionals.weight_space import NetworkSpec
 
 _EVAL_LIMIT = 2000
 """Training networks on which the final model is measured, at most."""
@@ -48,7 +52,7 @@ class TrainedRun:
         """The store that was given, or else the run's own."""
         found = self.data if given is None else Path(given)
         if found is None:
-            raise ValueError(f"The model {self.directory.path.name} comes without its networks. Name some: --data DIR.")
+            raise UserError(f"The model {self.directory.path.name} comes without its networks. Name some: --data DIR.")
         return found
 
 
@@ -61,6 +65,7 @@ def execute(
     force: bool = False,
     progress: bool | Callable[[int, int], None] = True,
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
+    model: nn.Module | None = None,
 ) -> dict[str, Any]:
     """Trains, keeps the best model by validation, and measures it once on every split.
 
@@ -75,6 +80,7 @@ def execute(
         force: Remove an earlier run of that name first.
         progress: Whether to show progress on standard error; or what to call with the steps done and in all.
         fitting: Called while networks are fitted, see `dataset_for`.
+        model: A model to train instead of a new one that the run describes.
 
     Returns:
         The result, as in `result.json`.
@@ -84,23 +90,13 @@ def execute(
     continues = is_first and _continues(run, directory, resume=resume, force=force)
     if continues and directory.is_finished:
         return directory.read_result()
-    recipe = RECIPES[run.recipe]
-    reads_latents = run.model_name in recipe.latent_models
+    reads_latents = run.model_name in find_task(run.recipe).latent_models
     if reads_latents and data is None:
-        raise ValueError(f"The model '{run.model_name}' reads latents: make them with nf encode, then --data DIR.")
+        raise UserError(f"The model '{run.model_name}' reads latents: make them with nf encode, then --data DIR.")
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
-    model = build_model(
-        run.model_name,
-        None if reads_latents else dataset.spec,
-        {**recipe.options_from(run, dataset), **run.model},
-        seed=run.seed,
-        compiled=run.training.compile,
-        functionals=recipe.functionals,
-        canonical=run.canonical,
-        omega=dataset.provenance.get("omega", 30.0),
-    )
+    model = _make_model(run, dataset, None if reads_latents else dataset.spec, model)
     _standardize(model, dataset.split("train").spread(run.training.limit))
-    task = recipe.make_task(run, model, dataset.provenance)
+    task = build_task(run, model, dataset.provenance)
     dataset = task.adapt(dataset)
     task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
     if continues:
@@ -117,6 +113,17 @@ def execute(
         return _finish(run, task, dataset, directory)
 
 
+def _make_model(run: Run, dataset: WeightDataset, spec: NetworkSpec | None, given: nn.Module | None) -> nn.Module:
+    form: dict[str, Any] = {"canonical": run.canonical, "omega": dataset.provenance.get("omega", 30.0)}
+    if given is not None:
+        return finish_model(given, compiled=run.training.compile, **form)
+    output = find_task(run.recipe).output
+    options = {**options_from(run, dataset), **run.model}
+    return build_model(
+        run.model_name, spec, options, seed=run.seed, compiled=run.training.compile, output=output, **form
+    )
+
+
 def _rank() -> int:
     return getattr(rank_zero_only, "rank", 0)
 
@@ -125,13 +132,13 @@ def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) 
     """Whether the run was begun in this directory; raises if the directory is not its own."""
     path = directory.path
     if resume and not directory.is_run:
-        raise ValueError(f"There is no run to continue at {path}. Start it without --resume.")
+        raise UserError(f"There is no run to continue at {path}. Start it without --resume.")
     if directory.is_free:
         return False
     if not directory.is_run:
-        raise ValueError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
+        raise UserError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
     if directory.is_finished and not force and not resume:
-        raise ValueError(f"{path} holds a finished run. Continue it with --resume, or begin again with --force.")
+        raise UserError(f"{path} holds a finished run. Continue it with --resume, or begin again with --force.")
     if force and not resume:
         return False
     if not directory.is_finished:
@@ -145,7 +152,7 @@ def _require_same(run: Run, directory: RunDirectory) -> None:
     before, now = (flatten(r) for r in (_read_run(directory), run))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
-            raise ValueError(
+            raise UserError(
                 f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
                 "Continue it with the same options, name another directory, or begin again with --force."
             )
@@ -156,13 +163,13 @@ def _require_same_data(dataset: WeightDataset, directory: RunDirectory) -> None:
     before, now = directory.read_config()["data"], json.loads(json.dumps(_describe_data(dataset)))
     other = [n for n in sorted(before.keys() | now.keys()) if n != "path" and before.get(n) != now.get(n)]
     if other:
-        raise ValueError(
+        raise UserError(
             f"The run at {directory.path} was begun with other networks than those of {dataset.path}: they differ in "
             f"{', '.join(other)}. Continue it with the same data, name another directory, or begin again with --force."
         )
 
 
-def _standardize(model: torch.nn.Module, train_set: WeightDataset) -> None:
+def _standardize(model: nn.Module, train_set: WeightDataset) -> None:
     """Gives the model the scale of its data, from training networks alone."""
     for part in model.modules():
         if isinstance(part, Standardize) and len(train_set):
@@ -181,7 +188,7 @@ def _describe_data(dataset: WeightDataset) -> dict[str, Any]:
     }
 
 
-def _describe(run: Run, dataset: WeightDataset, model: torch.nn.Module) -> dict[str, Any]:
+def _describe(run: Run, dataset: WeightDataset, model: nn.Module) -> dict[str, Any]:
     return {
         "format": 1,
         "run": run.to_dict(),
@@ -220,7 +227,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shown = dataset.split("test")
     if shown.can_render and "image_shape" in shown.provenance:  # for pictures, also where the task needs no images
         shown = shown.with_images()
-    directory.write_samples(task.samples(shown[: min(task.num_samples, len(shown))]))
+    directory.write_samples({**task.samples(shown[: min(task.num_samples, len(shown))]), **task.map(shown)})
     curve = directory.read_curve()
     metric = f"val/{task.metric}"
     validated = [row for row in curve if metric in row]
@@ -236,6 +243,8 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
         "best_step": best["step"],
         "training_seconds": round(curve[-1]["seconds"], 1),
         "training_networks": len(dataset.split("train").spread(run.training.limit)),
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
     }
     for split in ("train", "val", "test"):
         limit = run.training.limit if split == "train" else None
@@ -254,7 +263,7 @@ def measure(
     dataset = task.adapt(dataset)
     chosen = dataset.split(split).spread(limit)
     if not len(chosen):
-        raise ValueError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
+        raise UserError(f"Expected networks in the {split} split of {dataset.path}, but there are none.")
     if split == "train":
         chosen = chosen.spread(_EVAL_LIMIT)
     metrics = evaluate(task, EvalBatches(chosen, task.prepare, batch_size=batch_size))
@@ -269,19 +278,24 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
         Siren(...)
     """
     directory = RunDirectory(find_shipped(path)).require()
-    run, config = _read_run(directory), directory.read_config()
-    recipe = RECIPES[run.recipe]
-    model = load_model(recipe.functionals[run.model_name], directory.model, canonical=run.canonical)
+    is_shipped = directory.path != Path(path)
+    with imports_for(None if is_shipped else directory.path):
+        run, config = _read_run(directory), directory.read_config()
+    model = from_pretrained(os.fspath(path) if is_shipped else directory.model)
     made = config.get("data", {})
-    task = recipe.make_task(run, model, made)
-    path = made.get("path")
-    return TrainedRun(run, task, None if path is None else Path(path), directory)
+    data = made.get("path")
+    return TrainedRun(run, build_task(run, model, made), None if data is None else Path(data), directory)
 
 
 def _read_run(directory: RunDirectory) -> Run:
     """The description of a run, of a recipe and a model that there are."""
-    file = directory.config_file
-    run = Run.from_dict(directory.read_config().get("run", {}), f"{file}: run")
-    if run.recipe not in RECIPES or run.model_name not in RECIPES[run.recipe].functionals:
-        raise ValueError(f"{file}: expected a recipe and a model of it, but got {run.recipe} and {run.model_name}.")
+    values, file = directory.read_config().get("run", {}), directory.config_file
+    for name in ("recipe", "model_name"):  # of others: imported if this directory may ask for it
+        if "." in (path := str(values.get(name)).partition("/")[0]):
+            import_for_file(path)
+    run = read_run(values, f"{file}: run")
+    try:
+        find_run(run.recipe, model=run.model_name)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from error
     return run

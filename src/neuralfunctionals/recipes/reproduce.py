@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from neuralfunctionals.config import SCALES, ZooConfig, with_values
 from neuralfunctionals.data import RunDirectory, WeightDataset
-from neuralfunctionals.recipes.catalog import changed_fields, find_run
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.recipes.datasets import dataset_for
-from neuralfunctionals.recipes.run import SCALES, Run
 from neuralfunctionals.recipes.tables import TABLES, Planned
-from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.recipes.workers import Job, carry_out
+from neuralfunctionals.report import FinishedRun, Table, draw_accuracies, draw_task, read_runs, results_table
+from neuralfunctionals.report.finished import group
 
 
 def reproduce(
@@ -47,82 +44,68 @@ def reproduce(
     """
     if name not in TABLES or scale not in SCALES:
         expected = f"one of {sorted(TABLES)} at a scale of {list(SCALES)}"
-        raise ValueError(f"Expected a table, {expected}, but got '{name}' at '{scale}'.")
+        raise UserError(f"Expected a table, {expected}, but got '{name}' at '{scale}'.")
     if jobs < 1:
-        raise ValueError(f"Expected at least one job, but got {jobs}.")
+        raise UserError(f"Expected at least one job, but got {jobs}.")
     table, out, stores = TABLES[name], Path(out), stores or {}
     unknown = stores.keys() - {planned.recipe for planned in table.runs}
     if unknown:
-        raise ValueError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
+        raise UserError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
     for path in stores.values():
         WeightDataset(path)
-    every = [_Job(planned, planned.at(scale, samples=samples, limit=limit), out, stores) for planned in table.runs]
-    paths = [job.path for job in every]
-    for config in dict.fromkeys(job.run.data for job in every if job.store is None):
-        dataset_for(config, progress=fitting)
-    left = [job for job in every if not RunDirectory(job.path).is_finished]
-    report, done = progress or (lambda done, total: None), len(every) - len(left)
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ThreadPoolExecutor(jobs) as pool:
-        report(done, len(every))
-        for reads_latents in (False, True):  # latents come from the table's own autoencoders
-            chosen = [job for job in left if (job.planned.encoder is not None) == reads_latents]
-            for _ in pool.map(lambda job: job.carry_out(threads), chosen):
-                done += 1
-                report(done, len(every))
-    text = table.draw(read_runs(paths), out)
+    every = [_job(planned, out, scale, threads, samples=samples, limit=limit, stores=stores) for planned in table.runs]
+    for config in dict.fromkeys(job.run.data for job in every if job.data is None):
+        dataset_for(config, progress=fitting)
+    left = [job for job in every if not RunDirectory(job.out).is_finished]
+    report, done = progress or (lambda done, total: None), len(every) - len(left)
+    report(done, len(every))
+    steps = {job.out.name: job.run.training.steps for job in left}
+
+    def advance(name: str, at: int, total: int) -> None:
+        nonlocal done
+        if at == total and steps.pop(name, None):
+            done += 1
+            report(done, len(every))
+
+    for reads_latents in (False, True):  # latents come from the table's own autoencoders
+        chosen = [[job] for job in left if (job.encoder is not None) == reads_latents]
+        carry_out(chosen, processes=jobs, threads=threads, progress=advance)
+    tables = _draw(read_runs(job.out for job in every), out)
+    text = "\n".join(table.to_markdown() for table in tables)
     (out / "table.md").write_text(text)
-    return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text}
+    rows = [{"names": table.names, "rows": table.rows} for table in tables]
+    return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text, "tables": rows}
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A run and where it goes; each is carried out in a process of its own, with its own threads and random numbers."""
+def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
+    """Writes the pictures of each task, and returns its table."""
+    for of_task in group(runs, by="family").values():
+        draw_task(of_task, out)
+    zoos = {run.recipe: run.config["data"]["path"] for run in runs if run.task.data is ZooConfig}
+    if zoos:
+        draw_accuracies({recipe: WeightDataset(path) for recipe, path in zoos.items()}, out / "accuracies.png")
+    return [results_table(of_task) for of_task in group(runs, by="family").values()]
 
-    planned: Planned
-    run: Run
-    out: Path
-    stores: Mapping[str, str | os.PathLike[str]]
 
-    @property
-    def path(self) -> Path:
-        if self.planned.encoder is not None:
-            return self.out / f"{self.run.name}-of-{self.planned.encoder.model}{_suffix(self.planned.encoder)}"
-        return self.out / (self.run.name + _suffix(self.planned))
-
-    @property
-    def store(self) -> str | os.PathLike[str] | None:
-        """The store of networks or latents to learn from, if it is not the run's own."""
-        if self.planned.encoder is not None:
-            return self.out / f"latents-of-{self._autoencoder.name}"
-        return self.stores.get(self.run.recipe)
-
-    @property
-    def _autoencoder(self) -> Path:
-        assert self.planned.encoder is not None
-        encoder = find_run(self.planned.encoder.recipe, scale=self.run.scale, model=self.planned.encoder.model)
-        return self.out / (replace(encoder, seed=self.run.seed).name + _suffix(self.planned.encoder))
-
-    def carry_out(self, threads: int) -> None:
-        if self.planned.encoder is not None:
-            encode = ["encode", self._autoencoder, "--out", self.store, "--workers", threads]
-            self._call(encode, threads)
-        words = ["--scale", self.run.scale, "--model", self.run.model_name, "--out", self.path]
-        words += ["--training.threads", threads, *([] if self.store is None else ["--data", self.store])]
-        words += [
-            f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
-            for name, value in changed_fields(self.run).items()
-        ]
-        begun = ["--resume"] if RunDirectory(self.path).is_run else []
-        self._call(["train", self.run.recipe, *words, *begun], threads)
-
-    def _call(self, words: Sequence[object], threads: int) -> None:
-        command = [sys.executable, "-m", "neuralfunctionals.cli", *map(str, words)]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        result = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if result.returncode:
-            lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
-            raise ValueError(f"The run {self.path.name} failed: {lines[-1].removeprefix('nf: ')}")
+def _job(
+    planned: Planned,
+    out: Path,
+    scale: str,
+    threads: int,
+    *,
+    samples: bool,
+    limit: int | None,
+    stores: Mapping[str, str | os.PathLike[str]],
+) -> Job:
+    """A run of the table and where it goes; each has a process of its own, with its own threads and random numbers."""
+    run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})
+    store = stores.get(run.recipe)
+    if planned.encoder is None:
+        return Job(run, out / (run.name + _suffix(planned)), None if store is None else Path(store))
+    encoder = out / (planned.encoder.at(scale).name + _suffix(planned.encoder))
+    path = out / f"{run.name}-of-{planned.encoder.model}{_suffix(planned.encoder)}"
+    return Job(run, path, out / f"latents-of-{encoder.name}", encoder)
 
 
 def _suffix(planned: Planned) -> str:

@@ -10,53 +10,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from neuralfunctionals.config import Run, with_values
 from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.recipes.catalog import RECIPES
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.recipes.execute import execute
-from neuralfunctionals.recipes.run import Run, with_values
-from neuralfunctionals.tasks import ClassifyTask, GeneralizationTask, ReconstructTask, Task
-
-Space = dict[str, tuple[Any, ...]]
-
-_TASKS: dict[str, type[Task]] = {
-    "inr2array": ReconstructTask,
-    "classify": ClassifyTask,
-    "generalization": GeneralizationTask,
-}
+from neuralfunctionals.registry import TASKS, find_task
+from neuralfunctionals.tasks.definition import Space
 
 
 def search_space(run: Run) -> Space:
     """The values to try of each field; widths and depths relative to the run's own, at `paper` those of the appendix.
+
+    Models that the task has no settings for are tried with three learning rates.
 
     Example:
         >>> from neuralfunctionals.recipes import find_run
         >>> search_space(find_run("inr2array/mnist", scale="paper"))["model.channels"]
         (256, 512)
     """
-    family = run.recipe.partition("/")[0]
-    if family not in _TASKS:
-        raise ValueError(f"Expected a recipe of {', '.join(f'{name}/' for name in _TASKS)}, but got '{run.recipe}'.")
-    dropout: Space = {"model.dropout": (0.1, 0.0)}
-    if family == "classify":
-        on_latents = run.model_name in RECIPES[run.recipe].latent_models
-        return {"optimizer.weight_decay": (0.1, 0.01)} | (
-            {"task.mixup_alpha": (0.0, 0.2, 1.0)} if on_latents else dropout
-        )
-    if family == "generalization":
-        if run.model_name in ("nft", "nft-hnp"):
-            return {"model.fourier_scale": (3.0, 10.0), "model.pooling": ("HNP", "cross_attention")}
-        return {"optimizer.lr": (3e-4, 1e-3, 3e-3, 1e-2)}
-    blocks, channels = run.model["num_blocks"], run.model["channels"]
-    space: Space = {
-        "model.num_blocks": tuple(sorted({max(1, 2 * blocks // 3), blocks})),
-        "model.channels": (channels, 2 * channels),
-        **({} if run.model_name == "neuron-graph" else {"model.fourier_scale": (3.0, 10.0)}),
-        **dropout,
-    }
-    if run.model_name == "nft":
-        hidden, heads = run.model["hidden_channels"], run.model["num_heads"]
-        space |= {"model.hidden_channels": (hidden // 2, hidden), "model.num_heads": (heads, 2 * heads)}
-    return space
+    task = find_task(run.recipe)
+    if task.search is None and task in TASKS.values():
+        names = ", ".join(f"{name}/" for name, other in TASKS.items() if other.search)
+        raise UserError(f"Expected a recipe of {names}, but got '{run.recipe}'.")
+    if task.search is None or run.model_name not in task.settings:
+        return {"optimizer.lr": tuple(run.optimizer.lr * factor for factor in (0.3, 1.0, 3.0))}
+    return task.search(run)
 
 
 def sweep(
@@ -87,11 +65,11 @@ def sweep(
         import optuna
         from optuna.trial import TrialState
     except ImportError as error:
-        raise ValueError("A sweep needs Optuna: pip install 'neuralfunctionals[sweep]'.") from error
+        raise UserError("A sweep needs Optuna: pip install 'neuralfunctionals[sweep]'.") from error
     if trials < 1:
-        raise ValueError(f"Expected at least one trial, but got {trials}.")
+        raise UserError(f"Expected at least one trial, but got {trials}.")
     out, space = Path(out), search_space(run)
-    task = _TASKS[run.recipe.partition("/")[0]]
+    task = find_task(run.recipe)
     shared = study is not None and "://" in os.fspath(study)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():

@@ -1,29 +1,12 @@
-"""The paper's tables as lists of runs, and how each is drawn: `TABLES`."""
+"""The paper's tables as lists of runs: `TABLES`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.recipes import editing, generalization
-from neuralfunctionals.recipes.catalog import find_run
-from neuralfunctionals.recipes.run import SAMPLES, DataConfig, Run, with_values
-from neuralfunctionals.report import (
-    classification_table,
-    draw_accuracies,
-    draw_curves,
-    draw_edits,
-    draw_latents,
-    draw_predictions,
-    draw_reconstructions,
-    edit_table,
-    generalization_table,
-    reconstruction_table,
-)
-from neuralfunctionals.report.finished import FinishedRun
+from neuralfunctionals.config import SAMPLES, DataConfig, Run, with_values
+from neuralfunctionals.registry import TASKS, find_run
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]
 """Fields of a run, such as `model.channels`, and their values."""
@@ -54,49 +37,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Which runs make a table, and how it is drawn."""
+    """Which runs make a table."""
 
     summary: str
     runs: tuple[Planned, ...]
-    draw: Callable[[Sequence[FinishedRun], Path], str]
-    """Writes the pictures and returns the table."""
 
 
-def _draw_editing(runs: Sequence[FinishedRun], out: Path) -> str:
-    draw_edits(runs, out / "edits.png")
-    draw_curves(runs, out / "curves.png")
-    return edit_table(runs)
-
-
-def _draw_generalization(runs: Sequence[FinishedRun], out: Path) -> str:
-    draw_predictions(runs, out / "predictions.png")
-    draw_curves(runs, out / "curves.png", metric="kendall_tau")
-    zoos = {run.recipe: run.directory.read_config()["data"]["path"] for run in runs}
-    draw_accuracies({recipe: WeightDataset(path) for recipe, path in zoos.items()}, out / "accuracies.png")
-    return generalization_table(runs)
-
-
-def _draw_reconstruction(runs: Sequence[FinishedRun], out: Path) -> str:
-    draw_reconstructions(runs, out / "reconstructions.png")
-    draw_curves(runs, out / "reconstruction_curves.png")
-    return reconstruction_table(runs)
-
-
-def _draw_classification(runs: Sequence[FinishedRun], out: Path) -> str:
-    autoencoders = [run for run in runs if run.recipe.startswith("inr2array/")]
-    classifiers = [run for run in runs if run.recipe.startswith("classify/")]
-    draw_curves(classifiers, out / "curves.png", metric="accuracy")
-    latents = next(run for run in classifiers if run.model.startswith("inr2array-"))
-    draw_latents(WeightDataset(latents.config["data"]["path"]), out / "latents.png", split="test")
-    return f"{classification_table(classifiers)}\n{_draw_reconstruction(autoencoders, out)}"
-
-
-def _draw_all(runs: Sequence[FinishedRun], out: Path) -> str:
-    parts = {"classify": _draw_classification, "inr2array": _draw_reconstruction, "edit": _draw_editing}
-    families = {family: [run for run in runs if run.family == family] for family in parts}
-    if families["classify"]:  # its picture shows latents, which the autoencoders make
-        families["classify"] += families.pop("inr2array")
-    return "\n".join(parts[family](chosen, out) for family, chosen in families.items() if chosen)
+def _recipes(task: str) -> list[str]:
+    return [f"{task}/{name}" for name in TASKS[task].recipes]
 
 
 def _of_latents(autoencoder: Planned) -> Planned:
@@ -116,23 +64,21 @@ _TABLE_2 = PaperTable(
     "Tables 2 and 4, Figure 4: error of edited INRs",
     tuple(
         planned
-        for recipe in editing.TASKS
+        for recipe in _recipes("edit")
         for planned in (
             *(Planned(recipe, model) for model in _EDITORS),
             Planned(recipe, "neuron-graph", changes=_PROBES),
         )
     ),
-    _draw_editing,
 )
 _TABLE_3 = PaperTable(
     "Table 3: rank correlation of predicted and true test accuracies of CNNs",
     tuple(
         Planned(recipe, model, seed, changes=changes)
-        for recipe in generalization.IMAGES
+        for recipe in _recipes("generalization")
         for seed in range(2)
-        for model, changes in (*((model, ()) for model in generalization.MODELS), ("neuron-graph", _IMAGES))
+        for model, changes in (*((m, ()) for m in TASKS["generalization"].settings), ("neuron-graph", _IMAGES))
     ),
-    _draw_generalization,
 )
 _ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")
 _TABLE_5 = PaperTable(
@@ -145,7 +91,6 @@ _TABLE_5 = PaperTable(
             Planned(f"inr2array/{images}", "neuron-graph", changes=_PROBES),
         )
     ),
-    _draw_reconstruction,
 )
 _CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft", "nft-states", "neuron-graph")
 _SEEDED = ("nfn-hnp", "nft-states", "neuron-graph")
@@ -165,7 +110,6 @@ _TABLE_1 = PaperTable(
         *(Planned(f"classify/{images}", "render-cnn") for images in SAMPLES),
         *(_of_latents(run) for run in _TABLE_5.runs),
     ),
-    _draw_classification,
 )
 _LONG = PaperTable(
     "The best models of each task, weights only; meant for the scale `long`",
@@ -175,7 +119,6 @@ _LONG = PaperTable(
         Planned("edit/mnist-dilate", "neuron-graph"),
         _of_latents(Planned("inr2array/mnist", "neuron-graph")),
     ),
-    _draw_all,
 )
 TABLES: dict[str, PaperTable] = {
     "table1": _TABLE_1,

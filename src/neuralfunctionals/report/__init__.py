@@ -1,38 +1,34 @@
-"""Tables, pictures and the page about finished runs: reads run directories, never called by training."""
+"""Tables, pictures and the page about finished runs: reads run directories and records, never called by training."""
 
-from neuralfunctionals.report.families import FAMILIES, Family, Picture
 from neuralfunctionals.report.finished import FinishedRun, read_runs
-from neuralfunctionals.report.latent_map import draw_latents, draw_points
+from neuralfunctionals.report.latent_map import draw_latents, draw_maps
 from neuralfunctionals.report.page import write_report
 from neuralfunctionals.report.pictures import (
     draw_accuracies,
     draw_classes,
     draw_curves,
-    draw_edits,
     draw_predictions,
-    draw_reconstructions,
+    draw_rows,
     draw_sizes,
+    draw_task,
 )
-from neuralfunctionals.report.tables import classification_table, edit_table, generalization_table, reconstruction_table
+from neuralfunctionals.report.records import write_records
+from neuralfunctionals.report.tables import Table, results_table
 
 __all__ = [
-    "FAMILIES",
-    "Family",
     "FinishedRun",
-    "Picture",
-    "classification_table",
+    "Table",
     "draw_accuracies",
     "draw_classes",
     "draw_curves",
-    "draw_edits",
     "draw_latents",
-    "draw_points",
+    "draw_maps",
     "draw_predictions",
-    "draw_reconstructions",
+    "draw_rows",
     "draw_sizes",
-    "edit_table",
-    "generalization_table",
+    "draw_task",
     "read_runs",
-    "reconstruction_table",
+    "results_table",
+    "write_records",
     "write_report",
 ]

@@ -1,14 +1,23 @@
-"""Finished runs, grouped as tables and pictures need them: `FinishedRun`, `read_runs`."""
+"""Finished runs as tables and pictures need them, from run directories or records: `FinishedRun`, `read_runs`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from neuralfunctionals.config import DataConfig
 from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.imports import import_for_file, imports_for
+from neuralfunctionals.registry import TASKS, find_task
+from neuralfunctionals.report.records import RECORDS, read_records
+from neuralfunctionals.tasks.definition import TaskDefinition
 
 _FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
 """Where and how fast a run was computed."""
@@ -18,8 +27,15 @@ _FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
 class FinishedRun:
     """What tables and pictures show of a run."""
 
-    directory: RunDirectory
+    name: str
+    """Of its directory."""
+    config: dict[str, Any]
+    """What `run.json` says."""
     result: dict[str, Any]
+    """What `result.json` says."""
+    curve: Sequence[dict[str, Any]] = field(default=(), repr=False)
+    directory: RunDirectory | None = None
+    """Where it keeps its samples; none for a record."""
     mark: str = ""
     """What tells it from runs of the same model with other settings."""
 
@@ -29,16 +45,30 @@ class FinishedRun:
 
     @property
     def family(self) -> str:
-        """The kind of task: the recipe's first word."""
+        """The task's name: the recipe's first word."""
         return self.recipe.partition("/")[0]
+
+    @cached_property
+    def task(self) -> TaskDefinition:
+        """How its task is reported; of a user's own that cannot be imported here, its metric alone."""
+        try:
+            if "." in self.family:
+                with imports_for(None if self.directory is None else self.directory.path):
+                    import_for_file(self.family)
+            return find_task(self.recipe)
+        except UserError:
+            if "." not in self.family or "metric" not in self.result:
+                raise
+            better = bool(self.result.get("higher_is_better"))
+            return TaskDefinition("", metric=self.result["metric"], higher_is_better=better, title=self.family)
 
     @property
     def model(self) -> str:
-        """The model's name; of a reader of latents that of their autoencoder; and what the paper's does not have."""
+        """Display name; latent classifiers use their autoencoder's. It tells probes and raw weights apart."""
         run, encoder = self.config["run"], self.config["data"].get("encoder")
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
         name += f", {run['model']['probes']} probes" if run["model"].get("probes") else ""
-        reads_sines = self.family in ("classify", "inr2array", "edit") and encoder is None
+        reads_sines = self.task.data is DataConfig and encoder is None
         name += ", raw weights" if reads_sines and run.get("canonical") == "none" else ""
         return name + self.mark
 
@@ -52,26 +82,19 @@ class FinishedRun:
         return self.result.get("scale", "")
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        """What `run.json` says, with all that tables and pictures look for."""
-        config, file = self.directory.read_config(), self.directory.config_file
-        run, data = config.get("run", {}), config.get("data", {})
-        missing = [name for name in ("model", "task") if name not in run]
-        encoder = data.get("encoder", {"model": ""})
-        if missing or not isinstance(encoder.get("model"), str):
-            what = f"run.{missing[0]}" if missing else "data.encoder.model"
-            raise ValueError(f"{file}: expected the name {what}. Expected what nf train wrote.")
-        return {**config, "data": data}
-
-    @cached_property
-    def sample_names(self) -> tuple[str, ...]:
-        """The arrays that it kept for pictures."""
-        return tuple(self.directory.read_samples()) if self.directory.samples_file.exists() else ()
+    def samples(self) -> dict[str, Tensor]:
+        """Arrays that it kept for pictures."""
+        has_some = self.directory is not None and self.directory.samples_file.exists()
+        return self.directory.read_samples() if self.directory is not None and has_some else {}
 
     @property
-    def task(self) -> dict[str, Any]:
-        """The task's own settings."""
-        return self.config["run"]["task"]
+    def baseline(self) -> tuple[str, float] | None:
+        """The test metric without any model, with its name."""
+        if self.task.baseline is None:
+            return None
+        name, value = self.task.baseline
+        found = self.result["test"].get(value) if isinstance(value, str) else value(self.config["run"]["task"])
+        return None if found is None else (name, found)
 
     @property
     def setting(self) -> dict[str, Any]:
@@ -84,20 +107,76 @@ class FinishedRun:
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
-    """The runs in these directories."""
-    directories = [RunDirectory(path).require() for path in paths]
-    if not directories:
-        raise ValueError("Expected at least one finished run, but got none.")
-    runs = [FinishedRun(directory, directory.read_result()) for directory in directories]
+    """The runs in these directories, and those of records (`.jsonl`), checked."""
+    runs = [run for path in paths for run in _read(Path(path))]
+    if not runs:
+        raise UserError("Expected at least one finished run, but got none.")
     for run in runs:
-        if not {"recipe", "model"} <= run.result.keys():
-            file = run.directory.result_file
-            raise ValueError(f"Expected the result of nf train, but {file} has other contents.")
+        _require_readable(run)
     return runs
 
 
+def _read(path: Path) -> list[FinishedRun]:
+    if path.suffix == RECORDS and path.is_file():
+        return [FinishedRun(r["name"], _config(r["config"], path), r["result"], r["curve"]) for r in read_records(path)]
+    directory = RunDirectory(path).require()
+    config = _config(directory.read_config(), directory.config_file)
+    result = directory.read_result()
+    try:
+        run = FinishedRun(path.name, config, result, directory.read_curve(), directory)
+        _ = run.samples
+    except ValueError as error:
+        raise UserError(
+            f"Cannot read the curve and samples of {path}: {error} Expected what nf train wrote."
+        ) from error
+    return [run]
+
+
+def _config(config: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What `run.json` says, with all that tables and pictures look for."""
+    run, data = config.get("run", {}), config.get("data", {})
+    missing = [name for name in ("model", "task") if name not in run]
+    if missing or not isinstance(data.get("encoder", {"model": ""}).get("model"), str):
+        what = f"run.{missing[0]}" if missing else "data.encoder.model"
+        raise UserError(f"{file}: expected the name {what}. Expected what nf train wrote.")
+    return {**config, "run": {"training": {}, **run}, "data": data}
+
+
+def _require_readable(run: FinishedRun) -> None:
+    """Raises unless the run has all that tables and pictures tell of it."""
+    where = run.name if run.directory is None else run.directory.result_file
+    needed = {"recipe", "model", "train", "val", "test", "parameters", "seed", "training_seconds"}
+    if not needed <= run.result.keys():
+        missing = min(needed - run.result.keys())
+        raise UserError(f"Expected the result of nf train, but {where} has other contents: no {missing}.")
+    if "." not in run.family and run.family not in TASKS:
+        raise UserError(f"Expected a run of {', '.join(TASKS)}, but {where} is one of '{run.recipe}'.")
+    for split in ("train", "val", "test"):
+        if run.task.metric not in run.result[split]:
+            raise UserError(f"Expected {run.task.metric} for '{split}' in {where}.")
+    if not all("seconds" in row for row in run.curve):
+        raise UserError(f"Cannot read the curve and samples of {where}: rows of the curve have no seconds.")
+
+
+def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """The runs, marked where it is needed so that only those which differ in nothing but their seed share a name."""
+    marked = list(runs)
+    for describe in (lambda run: str(run.scale), lambda run: ""):
+        settings: dict[tuple[str, str], list[object]] = {}
+        for run in marked:
+            known = settings.setdefault((run.recipe, run.model), [])
+            known += [run.setting] if run.setting not in known else []
+        marked = [
+            replace(run, mark=f"{run.mark} {describe(run) or '#' + str(known.index(run.setting) + 1)}")
+            if len(known := settings[run.recipe, run.model]) > 1
+            else run
+            for run in marked
+        ]
+    return marked
+
+
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:
-    """Runs by recipe or model, in the order in which they come."""
+    """Runs by family, recipe or model, in the order in which they come."""
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(getattr(run, by), []).append(run)

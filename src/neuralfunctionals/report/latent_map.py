@@ -1,72 +1,73 @@
-"""Latents in two dimensions, coloured by class: `project`, `draw_latents`, `draw_points`."""
+"""Latents in two dimensions, coloured by class: `draw_maps`, `draw_latents`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.report.finished import FinishedRun
+from neuralfunctionals.tasks.latents import project
 
-# Axes: B latent arrays of M vectors of D numbers, F all numbers of an array.
+# Axes: B latent arrays.
+
+Points = tuple[Float[Tensor, "B 2"], Int[Tensor, "B"]]
+"""Places on a map, and classes."""
 
 
-def project(values: Float[Tensor, "B F"]) -> Float[Tensor, "B 2"]:
-    """The two directions of largest variance, from an exact decomposition; signs chosen by the largest coordinate."""
-    centred = (values - values.mean(0)).double()
-    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
-    points = centred @ directions[:2].T
-    largest = points.gather(0, points.abs().argmax(0, keepdim=True))
-    return (points * largest.sign()).to(values.dtype)
+def map_of(dataset: WeightDataset, *, split: str = "test", limit: int = 2000) -> Points:
+    """The map of a split's latent arrays; of many, some spread over the split.
+
+    Args:
+        dataset: A store of latents, as `nf encode` makes it.
+        split: Which items.
+        limit: Points at most.
+    """
+    chosen = dataset.split(split)
+    if len(chosen) < 3:
+        raise UserError(f"Expected three or more items in the {split} split of {dataset.path}, but got {len(chosen)}.")
+    items = chosen.spread(limit)[:]
+    if items.latents is None or items.label is None:
+        raise UserError(f"Expected latents and classes in {dataset.path}. Make them with nf encode.")
+    return project(items.latents.flatten(1)), items.label
 
 
 def draw_latents(
     dataset: WeightDataset, out: str | os.PathLike[str], *, split: str = "test", limit: int = 2000
 ) -> None:
-    """A map of a split's latent arrays: one point each, in the colour of its class.
-
-    Args:
-        dataset: A store of latents, as `nf encode` makes it.
-        out: The picture's file.
-        split: Which items.
-        limit: Points at most, spread over the split.
-    """
-    draw_points(*labelled_latents(dataset, split=split, limit=limit), out)
+    """A map of a split's latent arrays: one point each, in the colour of its class; arguments as for `map_of`."""
+    draw_points({dataset.path.name: map_of(dataset, split=split, limit=limit)}, out)
 
 
-def labelled_latents(
-    dataset: WeightDataset, *, split: str = "test", limit: int = 2000
-) -> tuple[Float[Tensor, "B M D"], Int[Tensor, "B"]]:
-    """Latent arrays of a split and their classes; of many, some spread over the split."""
-    chosen = dataset.split(split)
-    if len(chosen) < 3:
-        raise ValueError(f"Expected three or more items in the {split} split of {dataset.path}, but got {len(chosen)}.")
-    items = chosen[torch.linspace(0, len(chosen) - 1, min(limit, len(chosen))).long()]
-    if items.latents is None or items.label is None:
-        raise ValueError(f"Expected latents and classes in {dataset.path}. Make them with nf encode.")
-    return items.latents, items.label
+def draw_maps(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
+    """The maps that autoencoders' runs keep of their test networks, a panel for each run."""
+    draw_points({run.name: (run.samples["map"], run.samples["map_label"]) for run in runs}, out)
 
 
-def draw_points(latents: Float[Tensor, "B M D"], label: Int[Tensor, "B"], out: str | os.PathLike[str]) -> None:
-    """A map of latent arrays: one point each, in the colour of its class.
-
-    Args:
-        latents: The arrays.
-        label: Their classes.
-        out: The picture's file.
-    """
+def draw_points(maps: Mapping[str, Points], out: str | os.PathLike[str]) -> None:
+    """Maps by their titles: one point for each latent array, in the colour of its class."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    points = project(latents.flatten(1))
-    figure = Figure(figsize=(5.4, 4.6), layout="constrained")
-    panel = figure.subplots()
-    for name in label.unique().tolist():
-        own = points[label == name]
-        panel.scatter(own[:, 0], own[:, 1], s=12, lw=0, alpha=0.8, color=colormaps["tab10"](name % 10), label=name)
-    panel.set(xticks=[], yticks=[], xlabel="first direction", ylabel="second direction")
-    panel.spines[:].set_color("#cccccc")
-    panel.legend(title="class", frameon=False, fontsize=8, markerscale=1.6, loc="center left", bbox_to_anchor=(1, 0.5))
+    columns = min(3, len(maps))
+    rows = -(-len(maps) // columns)
+    figure = Figure(figsize=(1 + 4.4 * columns, 4.6 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel in panels[len(maps) :]:
+        panel.set_visible(False)
+    for panel, (title, (points, label)) in zip(panels, maps.items(), strict=False):
+        for name in label.unique().tolist():
+            own = points[label == name]
+            panel.scatter(own[:, 0], own[:, 1], s=12, lw=0, alpha=0.8, color=colormaps["tab10"](name % 10), label=name)
+        panel.set(xticks=[], yticks=[], xlabel="first direction", ylabel="second direction")
+        panel.set_title(title, fontsize=9, color="#333333")
+        panel.spines[:].set_color("#cccccc")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, title="class", frameon=False, fontsize=8, markerscale=1.6, loc="outside right center"
+    )
     figure.savefig(out, dpi=150)

@@ -1,4 +1,4 @@
-"""Where the numbers of runs come from, in words: `data_rows`, `run_rows`, `machines`."""
+"""Where the numbers of runs come from, in words: `data_table`, `run_table`, `machines`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from neuralfunctionals.report.finished import FinishedRun, group
-
-Rows = tuple[list[str], list[list[str]]]
-"""Names of columns, and rows of cells."""
+from neuralfunctionals.report.tables import Table
 
 
-def data_rows(runs: Sequence[FinishedRun]) -> Rows:
+def data_table(runs: Sequence[FinishedRun]) -> Table:
     """What each recipe's runs learned from, each kind of data once."""
-    rows: list[list[str]] = []
+    rows: list[tuple[str, ...]] = []
     for recipe, of_recipe in group(runs, by="recipe").items():
         for run in of_recipe:
             data = run.config["data"]
             counts = " / ".join(str(run.result[split].get("networks", "?")) for split in ("train", "val", "test"))
-            row = [recipe, *_networks(data), str(data.get("networks", "?")), counts]
+            row = (recipe, *_networks(data), str(data.get("networks", "?")), counts)
             rows += [row] if row not in rows else []
-    return ["task", "images", "networks", "how they were made", "number", "train / val / test measured"], rows
+    names = ("task", "images", "networks", "how they were made", "number", "train / val / test measured")
+    return Table(names, tuple(rows))
 
 
 def _networks(data: dict[str, Any]) -> tuple[str, str, str]:
@@ -54,19 +53,19 @@ def _making(data: dict[str, Any]) -> str:
     return ", ".join([*facts, f"seed {data['seed']}"] if "seed" in data else facts)
 
 
-def run_rows(runs: Sequence[FinishedRun]) -> Rows:
+def run_table(runs: Sequence[FinishedRun]) -> Table:
     """One row for each run: what it was, how long, from which code."""
-    names = ["run", "recipe", "scale", "model", "seed", "best of steps", "rate", "batch", "commit", "started"]
+    names = ("run", "recipe", "scale", "model", "seed", "best of steps", "rate", "batch", "commit", "started")
     rows = []
     for run in runs:
         setting, code = run.config["run"], _part(run.config, "code")
         commit = code.get("commit") or f"version {code.get('version', 'not known')}"
-        steps = f"{run.result['best_step']} of {run.result['steps']}"
+        steps = f"{run.result.get('best_step', '?')} of {run.result.get('steps', '?')}"
         rate, batch = _part(setting, "optimizer").get("lr", "?"), setting["training"].get("batch_size", "?")
-        facts = [run.directory.path.name, run.recipe, run.scale, run.model, run.result["seed"], steps, rate, batch]
+        facts = [run.name, run.recipe, run.scale, run.model, run.result["seed"], steps, rate, batch]
         started = str(run.config.get("started", "not known"))[:16].replace("T", " ")
-        rows.append([str(fact) for fact in (*facts, commit, started)])
-    return names, rows
+        rows.append(tuple(str(fact) for fact in (*facts, commit, started)))
+    return Table(names, tuple(rows))
 
 
 def machines(runs: Sequence[FinishedRun]) -> list[str]:

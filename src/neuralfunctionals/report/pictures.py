@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,64 +13,89 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.registry import MODELS
 from neuralfunctionals.report.finished import FinishedRun, group
+from neuralfunctionals.report.latent_map import draw_maps
+from neuralfunctionals.tasks.definition import Picture
 
-_COLOURS = {
-    "nft": "#c1440e",
-    "nft with messages": "#7a1f5c",
-    "nft-hnp": "#e39b6d",
-    "nfn": "#2a6f97",
-    "nfn-np": "#2a6f97",
-    "nfn-hnp": "#61a5c2",
-    "spatial-nfn": "#5a8f69",
-    "dws": "#8d6a9f",
-    "statnn": "#8a8a8a",
-    "neuron-graph": "#d4a017",
-    "latent": "#333333",
-    "inr2array-nfn": "#7fb069",
-    "inr2array-nft": "#333333",
-}
+_PALETTE = (
+    "#c1440e",
+    "#2a6f97",
+    "#d4a017",
+    "#5a8f69",
+    "#8d6a9f",
+    "#61a5c2",
+    "#7a1f5c",
+    "#7fb069",
+    "#e39b6d",
+    "#8a8a8a",
+)
 _INK = "#333333"
 _WRONG = "#c1121f"
 
 
 def _colour(model: str) -> str:
-    """The colour of a model; what follows its name does not matter."""
-    return _COLOURS.get(max((name for name in _COLOURS if model.startswith(name)), key=len, default=""), _INK)
+    """The colour of a model, the same on every picture; what follows its name does not matter."""
+    name = model.partition(",")[0].partition(" ")[0]
+    known = list(MODELS)
+    place = known.index(name) if name in known else zlib.crc32(name.encode())
+    return _PALETTE[place % len(_PALETTE)]
 
 
-def draw_edits(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 5) -> None:
-    """Original, target and what each model's edit shows, for every recipe (the paper's Figure 4).
-
-    Args:
-        runs: Finished runs of `edit/` recipes; of several seeds the first is shown.
-        out: The picture's file.
-        num_samples: Networks of each recipe.
-    """
-    _draw_samples(runs, out, num_samples, above={"original": "original", "target": "target"}, each="edited")
-
-
-def draw_reconstructions(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 6) -> None:
-    """The INR, what each encoder's decoded patches show, and the true image (the paper's Figure 3).
+def draw_task(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> list[Path]:
+    """All pictures of a task's runs, into a directory; those for which no run has samples are left out.
 
     Args:
-        runs: Finished runs of `inr2array/` recipes; of several seeds the first is shown.
-        out: The picture's file.
-        num_samples: Networks of each recipe.
+        runs: Finished runs of one task.
+        out: The directory.
+
+    Returns:
+        The files.
     """
-    _draw_samples(runs, out, num_samples, above={"INR": "original"}, each="reconstruction", below={"image": "image"})
+    task, files = runs[0].task, [Path(out) / f"{runs[0].family}_curves.png"]
+    draw_curves(runs, files[0])
+    for picture in task.pictures:
+        if shown := drawable(picture, runs):
+            files.append(Path(out) / f"{picture.file or picture.kind}.png")
+            draw_picture(picture, shown, files[-1])
+    return files
 
 
-def _draw_samples(
+def drawable(picture: Picture, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """The runs that kept what a picture shows."""
+    return [run for run in runs if set(picture.needs) <= run.samples.keys()]
+
+
+def draw_picture(picture: Picture, runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
+    """One of a task's pictures, of runs that kept what it shows."""
+    if picture.draw is not None:
+        picture.draw(runs, Path(out))
+    elif picture.kind == "rows":
+        draw_rows(runs, out, above=picture.above, each=picture.each, below=picture.below)
+    else:
+        draw = {"classes": draw_classes, "scatter": draw_predictions, "map": draw_maps}[picture.kind]
+        draw(runs, out)
+
+
+def draw_rows(
     runs: Sequence[FinishedRun],
     out: str | os.PathLike[str],
-    num_samples: int,
     *,
     above: Mapping[str, str],
     each: str,
     below: Mapping[str, str] | None = None,
+    num_samples: int = 6,
 ) -> None:
-    """A panel for each recipe and test set: rows that all models share above and below, one of each model between."""
+    """A panel for each recipe and test set (the paper's Figures 3 and 4); of several seeds the first is shown.
+
+    Args:
+        runs: Finished runs.
+        out: The picture's file.
+        above: Arrays of pictures that all models share, by the labels of their rows, such as originals and targets.
+        each: The array that each model has its own of, such as edited pictures.
+        below: Further shared arrays.
+        num_samples: Networks of each recipe.
+    """
     from matplotlib.figure import Figure
 
     below = below or {}
@@ -110,7 +137,7 @@ def _compare(
     for recipe, of_recipe in group(runs, by="recipe").items():
         panels: list[dict[str, dict[str, Tensor]]] = []
         for model, same in group(of_recipe, by="model").items():
-            samples = {name: values[:num_samples] for name, values in same[0].directory.read_samples().items()}
+            samples = {name: values[:num_samples] for name, values in same[0].samples.items()}
             for panel in panels:
                 if all(_is_same(next(iter(panel.values()))[name], samples[name]) for name in shared):
                     panel[model] = samples
@@ -170,10 +197,10 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
 
 
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
-    """Predicted against true test accuracies of test networks: a row for each recipe, a panel for each model.
+    """Predicted against true numbers of test networks: a row for each recipe, a panel for each model.
 
     Args:
-        runs: Finished runs of `generalization/` recipes; of several seeds the first is shown.
+        runs: Finished runs, such as those of `generalization/` recipes; of several seeds the first is shown.
         out: The picture's file.
     """
     from matplotlib.figure import Figure
@@ -186,16 +213,17 @@ def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -
         for panel in row[len(models) :]:
             panel.set_visible(False)
         for panel, (model, same) in zip(row, models.items(), strict=False):
-            samples, tau = same[0].directory.read_samples(), same[0].result["test"]["kendall_tau"]
-            low, high = (float(limit) for limit in torch.cat(list(samples.values())).aminmax())
+            samples, metric = same[0].samples, same[0].task.metric
+            value = same[0].result["test"][metric]
+            low, high = (float(limit) for limit in torch.cat([samples["true"], samples["predicted"]]).aminmax())
             panel.plot([low, high], [low, high], color=_INK, lw=0.8, ls=":")
             panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_colour(model))
-            panel.set_title(f"{model}, tau {tau:.3f}", fontsize=9, color=_INK)
+            panel.set_title(f"{model}, {same[0].task.metric_name} {value:.3f}", fontsize=9, color=_INK)
             panel.set_box_aspect(1)
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(labelsize=8)
         row[0].set_ylabel(f"{recipe.partition('/')[2]}\npredicted", fontsize=9, color=_INK)
-    figure.supxlabel("true test accuracy", fontsize=9, color=_INK)
+    figure.supxlabel("true", fontsize=9, color=_INK)
     figure.savefig(out, dpi=150)
 
 
@@ -215,7 +243,7 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
     for panel, (title, zoo) in zip(panels, zoos.items(), strict=True):
         accuracies = zoo.column("test_accuracy").numpy()
         chance = 1 / zoo.spec.widths[-1]
-        panel.hist(accuracies, bins=40, color=_COLOURS["nfn-np"])
+        panel.hist(accuracies, bins=40, color=_PALETTE[1])
         for value, words, side in ((chance, "chance", "left"), (accuracies.max(), "best", "right")):
             panel.axvline(value, color=_INK, lw=0.8, ls=":")
             text = f"{words} {value:.2f}"
@@ -263,13 +291,13 @@ def _style(model: str) -> dict[str, Any]:
     return {"color": _colour(model), "ls": line}
 
 
-def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "mse") -> None:
+def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str | None = None) -> None:
     """The validation metric of every run against steps and against seconds of training, one row for each recipe.
 
     Args:
         runs: Finished runs; seeds of one model share a colour.
         out: The picture's file.
-        metric: Which metric; `mse_no_edit` is drawn beside `mse`.
+        metric: Which metric; defaults to that of each recipe's task.
     """
     from matplotlib.figure import Figure
 
@@ -277,10 +305,11 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
     figure = Figure(figsize=(10, 0.6 + 2.1 * len(recipes)), layout="constrained")
     axes = figure.subplots(len(recipes), 2, squeeze=False, sharey="row")
     for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
+        shown = metric or of_recipe[0].task.metric
         for panel, against in zip(row, ("step", "seconds"), strict=True):
-            _draw_panel(panel, of_recipe, against, metric)
+            _draw_panel(panel, of_recipe, against, shown)
         row[0].set_title(recipe, loc="left", fontsize=10, color=_INK)
-        row[0].set_ylabel(f"validation {metric}")
+        row[0].set_ylabel(f"validation {shown}")
     axes[-1][0].set_xlabel("steps")
     axes[-1][1].set_xlabel("seconds of training")
     lines = {line.get_label(): line for row in axes for line in row[1].get_lines()}
@@ -292,15 +321,17 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
 def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: str) -> None:
     for model, same in group(runs, by="model").items():
         for place, run in enumerate(same):
-            rows = [row for row in run.directory.read_curve() if f"val/{metric}" in row]
+            rows = [row for row in run.curve if f"val/{metric}" in row]
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
             panel.plot([row[against] for row in rows], values, lw=1.4, marker=".", ms=3, label=label, **_style(model))
-    untouched = (run.result["val"].get(f"{metric}_no_edit") for run in runs)
-    for value in dict.fromkeys(value for value in untouched if value is not None):  # one for each set of networks
-        panel.axhline(value, color=_INK, lw=0.8, ls=":", label="no edit")
+    name, measured = runs[0].task.baseline or ("", None)
+    if isinstance(measured, str) and metric == runs[0].task.metric:
+        values = (run.result["val"].get(measured) for run in runs)
+        for value in dict.fromkeys(value for value in values if value is not None):  # one for each set of networks
+            panel.axhline(value, color=_INK, lw=0.8, ls=":", label=name)
     panel.set_xlim(left=0)
-    if metric == "mse":
+    if not runs[0].task.higher_is_better:
         panel.set_ylim(bottom=0)
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)

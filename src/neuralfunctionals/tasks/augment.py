@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.config import Augment
 from neuralfunctionals.inr import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
-
-Augment: TypeAlias = Literal["none", "affine", "turns"]
-"""What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
 
 
 @dataclass(frozen=True)

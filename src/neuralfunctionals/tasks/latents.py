@@ -1,4 +1,4 @@
-"""What to do with latent arrays: `nearest`, `interpolate`."""
+"""What to do with latent arrays: `nearest`, `interpolate`, `project`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Axes: N known arrays, Q asked arrays, K neighbours, S steps, M latents, D latent channels.
+# Axes: N known arrays, Q asked arrays, K neighbours, S steps, M latents, D latent channels,
+# B arrays of F numbers.
 
 
 def nearest(
@@ -34,3 +35,12 @@ def interpolate(start: Float[Tensor, "M D"], end: Float[Tensor, "M D"], steps: i
     """Arrays on the straight line from one to another, both ends among them."""
     parts = torch.linspace(0, 1, steps, device=start.device, dtype=start.dtype)
     return torch.lerp(start, end, parts[:, None, None])
+
+
+def project(values: Float[Tensor, "B F"]) -> Float[Tensor, "B 2"]:
+    """The two directions of largest variance, from an exact decomposition; signs chosen by the largest coordinate."""
+    centred = (values - values.mean(0)).double()
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    points = centred @ directions[:2].T
+    largest = points.gather(0, points.abs().argmax(0, keepdim=True))
+    return (points * largest.sign()).to(values.dtype)

@@ -1,12 +1,11 @@
-"""What all tasks share: a model, its optimiser, a loss and a metric: `Task`, `OptimizerConfig`."""
+"""What all tasks share: a model, its optimiser, a loss and a metric: `Task`."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.inr import Siren, SirenForm, convert
 from neuralfunctionals.tasks.batches import mixed_seed
@@ -24,47 +24,6 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 class TrainingDivergedError(ValueError):
     """The loss is not a number any more."""
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """How the parameters are updated."""
-
-    name: Literal["adam", "adamw"] = "adam"
-    """Adam, or AdamW with its decoupled weight decay."""
-    lr: float = 1e-3
-    """Peak learning rate."""
-    weight_decay: float = 0.0
-    """Weight decay."""
-    beta2: float = 0.999
-    """Decay of the mean squared gradient."""
-    warmup_steps: int = 0
-    """Steps over which the rate rises from zero to its peak."""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """How the rate falls after the warm-up until the last step."""
-    clip_norm: float | None = None
-    """Gradients longer than this are shortened to it."""
-
-    def __post_init__(self) -> None:
-        checks = {
-            "name": (self.name in ("adam", "adamw"), "'adam' or 'adamw'"),
-            "lr": (0 < self.lr < math.inf, "a positive number"),
-            "weight_decay": (0 <= self.weight_decay < math.inf, "0 or a positive number"),
-            "beta2": (0 <= self.beta2 < 1, "from 0 to below 1"),
-            "warmup_steps": (self.warmup_steps >= 0, "0 or a positive number"),
-            "schedule": (self.schedule in ("constant", "cosine", "linear"), "'constant', 'cosine' or 'linear'"),
-            "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive number"),
-        }
-        for name, (is_right, expected) in checks.items():
-            if not is_right:
-                raise ValueError(f"Expected the optimizer's {name} to be {expected}, but got {getattr(self, name)!r}.")
-
-    def factor(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, as a part of the peak."""
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
-        return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[self.schedule]
 
 
 class Task(LightningModule):
@@ -128,6 +87,10 @@ class Task(LightningModule):
 
     def samples(self, items: WeightItems) -> dict[str, Tensor]:
         """Arrays worth a picture, such as what networks show before and after; none unless a task has some."""
+        return {}
+
+    def map(self, dataset: WeightDataset) -> dict[str, Tensor]:
+        """Arrays about all test networks that a report draws, such as a map of their latents; none by default."""
         return {}
 
     def require_spec(self, spec: NetworkSpec, where: object) -> None:

@@ -1,4 +1,4 @@
-"""Trains a task into a run directory, on any devices that Lightning knows: `TrainingConfig`, `train`."""
+"""Trains a task into a run directory, on any devices that Lightning knows: `train`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
@@ -21,74 +20,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from neuralfunctionals.checksums import require_intact
+from neuralfunctionals.config import TrainingConfig
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.data.files import write_recorded
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
 from neuralfunctionals.tasks.progress import StepBar, StepReport
 from neuralfunctionals.tasks.task import Task
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How long and on what to train."""
-
-    steps: int = 1000
-    """Steps of the optimiser."""
-    batch_size: int = 32
-    """Networks of a step, over all devices."""
-    limit: int | None = None
-    """Learn from so many of the training networks, spread over them; all if missing."""
-    accumulate: int = 1
-    """Parts into which each batch is cut to save memory."""
-    val_every: int = 100
-    """Steps between validations; after each, the run can be continued exactly."""
-    log_every: int = 10
-    """Steps between rows of the curve."""
-    patience: int | None = None
-    """Stop after this many validations without a better one."""
-    ema_decay: float | None = None
-    """Validate and keep a running mean of the parameters with this decay; its first steps decay faster."""
-    precision: Literal["float32", "bf16"] = "float32"
-    """Arithmetic of the model; bf16 is mixed precision."""
-    compile: bool = False
-    """Compile the model's blocks: faster after a first minute."""
-    accelerator: str = "auto"
-    """Kind of device: auto, cpu, gpu, mps, ..."""
-    devices: int = 1
-    """Devices of each machine; more than one train in parallel."""
-    nodes: int = 1
-    """Machines."""
-    threads: int | None = None
-    """Threads of each process on a CPU; torch's choice if missing."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected training.{name} to be at least 1, but got {getattr(self, name)}.")
-        for name in ("limit", "patience", "threads"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(
-                    f"Expected training.{name} to be at least 1 or missing, but got {getattr(self, name)}."
-                )
-        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
-            raise ValueError(f"Expected training.ema_decay from 0 to below 1, but got {self.ema_decay}.")
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"Expected training.accumulate to divide the batch of {self.batch_size}, but got {self.accumulate}."
-            )
-        if self.steps % self.interval:
-            nearest = max(1, round(self.steps / self.interval)) * self.interval
-            raise ValueError(
-                f"Expected training.steps to be a multiple of training.val_every, but got {self.steps} and "
-                f"{self.val_every}. Take {nearest} steps, or another val_every."
-            )
-
-    @property
-    def interval(self) -> int:
-        """Steps between validations, at most all."""
-        return min(self.val_every, self.steps)
-
 
 _BEGIN_AGAIN = "Restore it from a copy, or begin the run again with --force."
 

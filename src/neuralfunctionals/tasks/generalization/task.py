@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightItems
-from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.tasks.generalization import TASK
+from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks.
@@ -46,8 +48,8 @@ class GeneralizationTask(Task):
         seed: Start of the random numbers.
     """
 
-    metric: ClassVar[str] = "kendall_tau"
-    higher_is_better: ClassVar[bool] = True
+    metric: ClassVar[str] = TASK.metric
+    higher_is_better: ClassVar[bool] = TASK.higher_is_better
     num_samples: ClassVar[int] = 2000
 
     def __init__(

@@ -9,10 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.inr import SirenForm, image_values, render_images
-from neuralfunctionals.tasks.augment import Augment, Augmentation
-from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.tasks.augment import Augmentation
+from neuralfunctionals.tasks.classify import TASK
+from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, K classes.
@@ -54,8 +56,8 @@ class ClassifyTask(Task):
         seed: Start of the random numbers.
     """
 
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
+    metric: ClassVar[str] = TASK.metric
+    higher_is_better: ClassVar[bool] = TASK.higher_is_better
 
     def __init__(
         self,

@@ -10,16 +10,15 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import EDITS, WeightItems
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
-from neuralfunctionals.tasks.augment import Augment, Augmentation
-from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.tasks.augment import Augmentation
+from neuralfunctionals.tasks.edit import TASK, TURNABLE
+from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
-
-TURNABLE = ("dilate",)
-"""Edits that commute with rotations and reflections. Kernels of 2 x 2 pixels do not, and neither do CLAHE's tiles."""
 
 
 class EditBatch(NamedTuple):
@@ -50,7 +49,7 @@ class EditTask(Task):
         seed: Start of the random numbers.
     """
 
-    metric: ClassVar[str] = "mse"
+    metric: ClassVar[str] = TASK.metric
     needs_images: ClassVar[bool] = True
 
     def __init__(

@@ -10,15 +10,20 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.data import WeightItems
+from neuralfunctionals.config import Augment, OptimizerConfig
+from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.inr import SirenForm, image_values, render_images, render_patches
-from neuralfunctionals.tasks.augment import Augment, Augmentation
-from neuralfunctionals.tasks.task import OptimizerConfig, Task
+from neuralfunctionals.tasks.augment import Augmentation
+from neuralfunctionals.tasks.inr2array import TASK
+from neuralfunctionals.tasks.latents import project
+from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, H rows, W columns, C colours.
 
 Target = Literal["inr", "image"]
+_MAP_LIMIT = 1000
+"""Networks of the map of latents, at most."""
 
 
 class ReconstructBatch(NamedTuple):
@@ -50,7 +55,7 @@ class ReconstructTask(Task):
         seed: Start of the random numbers.
     """
 
-    metric: ClassVar[str] = "mse"
+    metric: ClassVar[str] = TASK.metric
     needs_images: ClassVar[bool] = True
 
     def __init__(
@@ -127,6 +132,16 @@ class ReconstructTask(Task):
             "original": self._render(batch.features, size),
             "reconstruction": self(batch.features, size),
         }
+
+    @torch.inference_mode()
+    def map(self, dataset: WeightDataset) -> dict[str, Tensor]:
+        """Latents in two dimensions, and their classes; nothing for networks without classes."""
+        chosen = dataset.spread(_MAP_LIMIT)
+        if len(chosen) < 3 or "label" not in chosen.tensor_names:
+            return {}
+        parts = [chosen[part] for part in torch.arange(len(chosen)).split(64)]
+        latents = torch.cat([self.encode(part.features).cpu() for part in parts if part.features is not None])
+        return {"map": project(latents.flatten(1)), "map_label": torch.cat([part.label for part in parts])}
 
     # Use of a trained model.
 

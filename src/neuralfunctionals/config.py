@@ -1,0 +1,261 @@
+"""A training run, described in full: `Run` and its parts. Plain values, which need no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.json_files import conform_names
+
+Scale: TypeAlias = Literal["tiny", "small", "long", "paper"]
+SCALES: tuple[Scale, ...] = ("tiny", "small", "long", "paper")
+"""Seconds on a laptop; ten minutes of one core; two hours of one core; the paper's own hyperparameters."""
+
+Canonical: TypeAlias = Literal["none", "sine"]
+Augment: TypeAlias = Literal["none", "affine", "turns"]
+"""What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
+SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
+"""Full image sets and the embedded ones that stand in for them."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which networks to learn from; made once and kept, unless a dataset is given."""
+
+    images: str = "mnist-sample"
+    """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
+    limit: int | None = None
+    """This many images, spread over the splits in proportion; all if missing."""
+    copies: int = 1
+    """Networks for each training image."""
+    fit: str = "default"
+    """How the networks are fitted; see nf fit."""
+    seed: int = 0
+    """Start of the random numbers of the fits."""
+
+
+@dataclass(frozen=True)
+class ZooConfig:
+    """Which zoo of CNNs to learn from; made once and kept, unless a dataset is given."""
+
+    images: str = "mnist-sample"
+    """Image set that the CNNs classify: mnist-sample, shapes-sample, cifar10, svhn-grey, ..., or a path."""
+    grey: bool = True
+    """Take the mean of the colours."""
+    count: int = 800
+    """Number of CNNs; half are for testing, a fifth of the rest for validation."""
+    epochs: int = 86
+    """Times that each CNN sees its images."""
+    batch_size: int = 512
+    """Images of a step of the CNNs' training."""
+    limit_images: int | None = None
+    """This many images, spread over training and testing in proportion; all if missing."""
+    seed: int = 0
+    """Start of the random numbers of the zoo."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How the parameters are updated."""
+
+    name: Literal["adam", "adamw"] = "adam"
+    """Adam, or AdamW with its decoupled weight decay."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.0
+    """Weight decay."""
+    beta2: float = 0.999
+    """Decay of the mean squared gradient."""
+    warmup_steps: int = 0
+    """Steps over which the rate rises from zero to its peak."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How the rate falls after the warm-up until the last step."""
+    clip_norm: float | None = None
+    """Gradients longer than this are shortened to it."""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "name": (self.name in ("adam", "adamw"), "'adam' or 'adamw'"),
+            "lr": (0 < self.lr < math.inf, "a positive number"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "0 or a positive number"),
+            "beta2": (0 <= self.beta2 < 1, "from 0 to below 1"),
+            "warmup_steps": (self.warmup_steps >= 0, "0 or a positive number"),
+            "schedule": (self.schedule in ("constant", "cosine", "linear"), "'constant', 'cosine' or 'linear'"),
+            "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive number"),
+        }
+        for name, (is_right, expected) in checks.items():
+            if not is_right:
+                raise UserError(f"Expected the optimizer's {name} to be {expected}, but got {getattr(self, name)!r}.")
+
+    def factor(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, as a part of the peak."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        return {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[self.schedule]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long and on what to train."""
+
+    steps: int = 1000
+    """Steps of the optimiser."""
+    batch_size: int = 32
+    """Networks of a step, over all devices."""
+    limit: int | None = None
+    """Learn from so many of the training networks, spread over them; all if missing."""
+    accumulate: int = 1
+    """Parts into which each batch is cut to save memory."""
+    val_every: int = 100
+    """Steps between validations; after each, the run can be continued exactly."""
+    log_every: int = 10
+    """Steps between rows of the curve."""
+    patience: int | None = None
+    """Stop after this many validations without a better one."""
+    ema_decay: float | None = None
+    """Validate and keep a running mean of the parameters with this decay; its first steps decay faster."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """Arithmetic of the model; bf16 is mixed precision."""
+    compile: bool = False
+    """Compile the model's blocks: faster after a first minute."""
+    accelerator: str = "auto"
+    """Kind of device: auto, cpu, gpu, mps, ..."""
+    devices: int = 1
+    """Devices of each machine; more than one train in parallel."""
+    nodes: int = 1
+    """Machines."""
+    threads: int | None = None
+    """Threads of each process on a CPU; torch's choice if missing."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
+            if getattr(self, name) < 1:
+                raise UserError(f"Expected training.{name} to be at least 1, but got {getattr(self, name)}.")
+        for name in ("limit", "patience", "threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"Expected training.{name} to be at least 1 or missing, but got {getattr(self, name)}.")
+        if self.ema_decay is not None and not 0 <= self.ema_decay < 1:
+            raise UserError(f"Expected training.ema_decay from 0 to below 1, but got {self.ema_decay}.")
+        if self.batch_size % self.accumulate:
+            raise UserError(
+                f"Expected training.accumulate to divide the batch of {self.batch_size}, but got {self.accumulate}."
+            )
+        if self.steps % self.interval:
+            nearest = max(1, round(self.steps / self.interval)) * self.interval
+            raise UserError(
+                f"Expected training.steps to be a multiple of training.val_every, but got {self.steps} and "
+                f"{self.val_every}. Take {nearest} steps, or another val_every."
+            )
+
+    @property
+    def interval(self) -> int:
+        """Steps between validations, at most all."""
+        return min(self.val_every, self.steps)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides what a run computes."""
+
+    recipe: str
+    scale: Scale
+    model_name: str
+    model: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the model's constructor."""
+    task: Any = field(default_factory=dict)
+    """The task's own settings: a dataclass, such as `EditConfig`."""
+    data: DataConfig | ZooConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    canonical: Canonical = "none"
+    """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
+    seed: int = 0
+    """Start of the random numbers: first parameters, order of the data, dropout."""
+
+    @property
+    def name(self) -> str:
+        """A name for its directory."""
+        return f"{self.recipe.replace('/', '-')}-{self.scale}-{self.model_name}-seed{self.seed}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(
+        cls, values: dict[str, Any], where: str = "run", *, task: Any = dict[str, Any], data: Any = DataConfig
+    ) -> Run:
+        """The inverse of `to_dict`, which checks every name and type.
+
+        Args:
+            values: Plain values.
+            where: Where they come from, for messages.
+            task: Type of the task's settings; see `nf.recipes.read_run`, which knows it.
+            data: Type of the description of the data.
+        """
+        given = values.get("task")
+        if isinstance(given, dict) and isinstance(given.get("augment"), bool):  # as older versions wrote it
+            values = {**values, "task": {**given, "augment": "turns" if given["augment"] else "none"}}
+        kinds = {**get_type_hints(cls), "task": task, "data": data}
+        return cls(**conform_names(values, kinds, ("recipe", "scale", "model_name"), where))
+
+
+def flatten(run: Run) -> dict[str, Any]:
+    """All fields by name, those of its parts as `optimizer.lr`."""
+    return _flatten(run.to_dict())
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def with_values(run: Run, values: Mapping[str, Any]) -> Run:
+    """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
+    changed: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}  # the fields of a part change at once: it judges them together
+    for name, value in values.items():
+        part, _, field = name.partition(".")
+        if field:
+            parts.setdefault(part, {})[field] = value
+        else:
+            changed[part] = value
+    known = {field.name for field in fields(run)}
+    for part in [*changed, *parts]:
+        if part not in known:
+            raise UserError(f"Expected a field of a run, one of {', '.join(sorted(known))}, but got '{part}'.")
+    for part, new in parts.items():
+        before = changed.get(part, getattr(run, part))
+        if not isinstance(before, dict):
+            _require_fields(part, new, before)
+        changed[part] = {**before, **new} if isinstance(before, dict) else replace(before, **new)
+    return replace(run, **changed)
+
+
+def _require_fields(part: str, values: Mapping[str, Any], config: Any) -> None:
+    names = [field.name for field in fields(config)]
+    unknown = [name for name in values if name not in names]
+    if unknown:
+        raise UserError(f"Expected a field of {part}, one of {', '.join(names)}, but got '{unknown[0]}'.")
+
+
+def with_steps(run: Run, steps: int) -> Run:
+    """The run with another number of steps; warm-up and validations stay in proportion, as far as steps divide.
+
+    Example:
+        >>> from neuralfunctionals.recipes import find_run
+        >>> with_steps(find_run("edit/mnist-dilate", scale="tiny"), 40).training.val_every
+        20
+    """
+    share = steps / run.training.steps
+    wanted = share * run.training.interval
+    divisors = [n for n in range(1, steps + 1) if steps % n == 0]
+    nearest = min(divisors, key=lambda n: abs(math.log(n / wanted)))
+    values = {"training.steps": steps, "training.val_every": nearest}
+    return with_values(run, {**values, "optimizer.warmup_steps": round(share * run.optimizer.warmup_steps)})

@@ -1,0 +1,180 @@
+"""Models and tasks by name, without importing them: `MODELS`, `RECIPES`, `find_task`, `find_run`.
+
+A name with a dot is the path of a user's own class or module; see `imports`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from neuralfunctionals import tasks
+from neuralfunctionals.config import SCALES, Run, flatten
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.imports import import_object
+from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, default_run
+
+Name = TypeVar("Name", bound=str)
+
+
+# Models.
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """What a model's name stands for: its class, and arguments that make it fit a task."""
+
+    make: str
+    """The class, in `neuralfunctionals.models`."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of every task."""
+    vector: Mapping[str, Any] | None = field(default_factory=dict)
+    """Further arguments that give one vector for each network; none if it cannot."""
+    networks: bool = True
+    """Whether it can give features of the same networks."""
+    encoder: str | None = None
+    """Its name as the encoder of an `Inr2Array`; none if it is no encoder."""
+
+    def arguments(self, output: Output) -> tuple[str, dict[str, Any]] | None:
+        """Class and arguments for an output; nothing if it has no such form."""
+        if output == "autoencoder":
+            return None if self.encoder is None else ("Inr2Array", {"encoder": self.encoder})
+        if output == "vector":
+            return None if self.vector is None else (self.make, {**self.fixed, **self.vector})
+        return (self.make, dict(self.fixed)) if self.networks else None
+
+
+MODELS: dict[str, ModelEntry] = {
+    "neuron-graph": ModelEntry("NeuronGraphNet", vector={"pooling": "vector"}, encoder="neuron-graph"),
+    "nft-states": ModelEntry("NFT", {"symmetry": "NP"}, {"pooling": "cross_attention"}, encoder="nft"),
+    "nft": ModelEntry("NFT", {"symmetry": "NP"}, {"pooling": "cross_attention"}, encoder="nft"),
+    "nft-hnp": ModelEntry("NFT", {"symmetry": "HNP", "io_encoding": False}, {"pooling": "cross_attention"}),
+    "nfn": ModelEntry("NFN", vector=None, networks=False, encoder="nfn"),
+    "nfn-np": ModelEntry("NFN", {"symmetry": "NP"}, {"pooling": "HNP"}),
+    "nfn-hnp": ModelEntry("NFN", {"symmetry": "HNP"}, {"pooling": "HNP"}),
+    "spatial-nfn": ModelEntry("SpatialNFN", networks=False),
+    "dws": ModelEntry("DWSNet", vector={"invariant": True}),
+    "statnn": ModelEntry("StatNN", networks=False),
+    "render-cnn": ModelEntry("RenderCNN", networks=False),
+    "latent": ModelEntry("LatentClassifier", networks=False),
+}
+"""Models by name. A new model is its file and a line here: every recipe then takes it, with settings or without."""
+
+
+def model_class(name: str, output: Output) -> tuple[type[Any], dict[str, Any]]:
+    """The class that a model's name or path stands for, and the arguments that give the output."""
+    if "." in name:
+        return import_object(name), {}
+    make, arguments = (name in MODELS and MODELS[name].arguments(output)) or (None, {})
+    if make is None:
+        raise UserError(f"Expected a model for '{output}', but got '{name}', which is none.")
+    return getattr(importlib.import_module("neuralfunctionals.models"), make), arguments
+
+
+# Tasks and their recipes.
+
+
+def find_task(recipe: str) -> TaskDefinition:
+    """The task of a recipe, by the first word of its name: a folder of ours, or the path of a module or a class."""
+    family = recipe.partition("/")[0]
+    if "." not in family:
+        return _TASKS[_choose("task", family, list(_TASKS))]
+    found = import_object(family)
+    found = getattr(found, "TASK", found)
+    if isinstance(found, TaskDefinition):
+        return found
+    if isinstance(found, type) and hasattr(found, "metric"):
+        return TaskDefinition(found)
+    raise UserError(f"Expected {family} to be a module with a TASK, or a class of tasks, but got {found!r}.")
+
+
+_TASKS: dict[str, TaskDefinition] = {
+    part.name: importlib.import_module(f"{tasks.__name__}.{part.name}").TASK
+    for part in pkgutil.iter_modules(tasks.__path__)
+    if part.ispkg
+}
+TASKS: Mapping[str, TaskDefinition] = _TASKS
+"""Our tasks, by the first word of their recipes: one for each folder of `neuralfunctionals.tasks`."""
+RECIPES: dict[str, Recipe] = {
+    f"{name}/{recipe}": found for name, task in _TASKS.items() for recipe, found in task.recipes.items()
+}
+"""Our recipes by name."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe of ours or of a user's task."""
+    if "." not in name.partition("/")[0]:
+        return RECIPES[_choose("recipe", name, list(RECIPES))]
+    task, word = find_task(name), name.partition("/")[2]
+    if not word:
+        return Recipe(task.title, of=task)
+    return task.recipes[_choose("recipe", word, list(task.recipes))]
+
+
+def find_run(
+    recipe: str, *, scale: str = "small", model: str | None = None, data: str | os.PathLike[str] | None = None
+) -> Run:
+    """The run that a recipe's name, scale and model stand for.
+
+    Args:
+        recipe: One of `RECIPES`, or `my_package.my_task/RECIPE` for a task of your own.
+        scale: `tiny`, `small`, `long` or `paper`.
+        model: One of `MODELS`, or `my_package.MyModel` for a class of your own, which is built as
+            `MyModel(spec, out_channels=..., **options)`. Defaults to the recipe's best, at `paper` to the paper's.
+        data: The store to learn from, if there is one: latents have models of their own.
+
+    Example:
+        >>> find_run("edit/mnist-dilate", scale="tiny", model="nfn-np").training.steps
+        20
+    """
+    found = find_recipe(recipe)
+    models = found.models + found.latent_models
+    if data is not None and found.latent_models:
+        models = found.latent_models if _holds_latents(data) else found.models
+    if model is None and not models:
+        raise UserError(f"Expected a model for {recipe}: name one with --model, such as nft or my_package.MyModel.")
+    chosen = model or ("nft" if scale == "paper" and "nft" in models else models[0])
+    if chosen not in models and "." not in chosen and (models == found.latent_models or not _fits(chosen, found)):
+        _choose("model", chosen, models)
+    make = found.of.make or default_run
+    return make(found, recipe, _choose("scale", scale, SCALES), chosen)
+
+
+def _fits(model: str, recipe: Recipe) -> bool:
+    """Whether a model that the recipe has no settings for can be trained by it."""
+    return model in MODELS and model != "latent" and MODELS[model].arguments(recipe.of.output) is not None
+
+
+def _holds_latents(data: str | os.PathLike[str]) -> bool:
+    from neuralfunctionals.data import WeightDataset
+
+    return "latents" in WeightDataset(data).tensor_names
+
+
+def read_run(values: Mapping[str, Any], where: str = "run") -> Run:
+    """A run from plain values, as `Run.to_dict` gives them; every name and type is checked."""
+    recipe = str(values.get("recipe"))[:200]
+    try:
+        task = find_task(recipe)
+    except UserError as error:
+        raise UserError(f"{where}.recipe: {error}") from error
+    return Run.from_dict(dict(values), where, task=task.config, data=task.data)
+
+
+def changed_fields(run: Run) -> dict[str, Any]:
+    """The fields, by name, in which a run differs from its recipe at that scale for that model."""
+    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
+    return {name: value for name, value in flatten(run).items() if usual.get(name) != value}
+
+
+def _choose(what: str, name: str, known: Sequence[Name]) -> Name:
+    if name in known:
+        return known[[str(k) for k in known].index(name)]
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise UserError(f"Expected a {what}, one of {', '.join(known)}, but got '{name}'.{hint}")

@@ -1,0 +1,67 @@
+"""Runs without their models and samples, many in one file of JSON Lines: `read_records`, `write_records`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.data.run_directory import RunConfig, RunResult
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.json_files import JsonError, conform, parse_json
+
+RECORDS = ".jsonl"
+"""How the names of such files end."""
+
+
+class _Curve(TypedDict):
+    """The rows of `metrics.csv`, with null for empty cells."""
+
+    names: list[str]
+    rows: list[list[float | None]]
+
+
+class _Record(TypedDict):
+    """One line."""
+
+    name: str
+    config: RunConfig
+    result: RunResult
+    curve: _Curve
+
+
+def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
+    """Writes config, result and curve of finished runs, one line each.
+
+    Args:
+        runs: Directories of finished runs.
+        out: The file, whose name ends in `.jsonl`; `nf report` reads it like the directories.
+    """
+    lines = []
+    for path in runs:
+        run = RunDirectory(path).require()
+        curve = run.read_curve()
+        names = list(dict.fromkeys(name for row in curve for name in row))
+        rows = [[row.get(name) for name in names] for row in curve]
+        record = {"config": run.read_config(), "result": run.read_result(), "curve": {"names": names, "rows": rows}}
+        lines.append(json.dumps({"name": run.path.name, **record}, separators=(",", ":")))
+    write_whole(Path(out), "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """The runs of a file: `name`, `config`, `result`, and `curve` as rows of named cells."""
+    found = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        where = f"{file}, line {number}"
+        try:
+            record = conform(parse_json(line, where), _Record, where)
+        except JsonError as error:
+            raise UserError(f"{error} Expected what write_records wrote.") from error
+        names, rows = record["curve"]["names"], record["curve"]["rows"]
+        curve = [{n: cell for n, cell in zip(names, row, strict=False) if cell is not None} for row in rows]
+        found.append({**record, "curve": curve})
+    return found

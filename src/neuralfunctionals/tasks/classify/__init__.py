@@ -1,0 +1,224 @@
+"""Classes of INRs, from their weights or from Inr2Array's latents: the paper's Tables 1 and 6, at four scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
+from neuralfunctionals.tasks.definition import (
+    Column,
+    ModelSettings,
+    Picture,
+    Published,
+    Recipe,
+    Space,
+    TaskDefinition,
+    small_enough,
+    timed,
+)
+
+
+@dataclass(frozen=True)
+class ClassifyConfig:
+    """The task of classification."""
+
+    num_classes: int = 10
+    """Number of classes."""
+    mixup_alpha: float = 0.0
+    """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes."""
+    decode_size: int = 0
+    """Side of a small picture that the model learns to predict beside the class, in training; 0 for none."""
+    augment: Augment = "none"
+    """Move training networks at random: by mild affine maps, or by rotations and reflections."""
+    mirror: bool = False
+    """Mirror every second network too."""
+
+
+_PAPER: dict[str, Any] = {"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1}
+_SMALL: dict[str, Any] = {
+    "channels": 32,
+    "num_blocks": 2,
+    "hidden_channels": 64,
+    "num_heads": 4,
+    "latent_channels": 64,
+    "head_channels": [256],
+    "standardize": True,
+    "fourier_scale": 0.3,
+}
+_TINY: dict[str, Any] = {
+    "channels": 8,
+    "num_blocks": 1,
+    "hidden_channels": 16,
+    "num_heads": 2,
+    "latent_channels": 8,
+    "head_channels": [16],
+}
+_NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=2e-3, batch_size=64, steps=1500)
+_STATES = replace(
+    _NFT,
+    tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
+    small={**_SMALL, "neuron_states": 3, "state_channels": 64},
+    paper={**_PAPER, "neuron_states": 4},
+)
+_NFN = ModelSettings(
+    tiny={"channels": [4], "num_frequencies": 4, "head_channels": [16]},
+    small={
+        "channels": [64] * 3,
+        "num_frequencies": 32,
+        "head_channels": [256],
+        "head_dropout": 0.5,
+        "standardize": True,
+        "fourier_scale": 0.3,
+    },
+    paper={"channels": [512] * 3, "num_frequencies": 128, "head_dropout": 0.5},
+    lr=1e-3,
+    batch_size=64,
+    steps=2000,
+)
+_SETTINGS: dict[str, ModelSettings] = {
+    "neuron-graph": ModelSettings(
+        tiny={"channels": 8, "num_rounds": 2, "head_channels": [16]},
+        small={"channels": 96, "num_rounds": 3, "dropout": 0.05},
+        paper={"channels": 128, "num_rounds": 6},
+        lr=2.5e-3,
+        batch_size=64,
+        steps=6000,
+    ),
+    "nft-states": _STATES,
+    "nft": _NFT,
+    "nfn-np": _NFN,
+    "nfn-hnp": _NFN,
+    "spatial-nfn": ModelSettings(
+        tiny={"channels": [4], "num_frequencies": 4, "grid_size": 3, "latent_channels": 8},
+        small={
+            "channels": [64] * 3,
+            "num_frequencies": 32,
+            "latent_channels": 64,
+            "standardize": True,
+            "fourier_scale": 0.3,
+        },
+        paper={"channels": [512] * 3},
+        lr=1e-3,
+        batch_size=64,
+        steps=1000,
+    ),
+    "dws": ModelSettings(
+        tiny={"channels": 4, "num_layers": 2, "standardize": True, "batch_norm": True},
+        small={"channels": 32, "num_layers": 4, "standardize": True, "batch_norm": True},
+        paper={"channels": 32, "num_layers": 4, "standardize": True, "batch_norm": True},
+        lr=5e-3,
+        batch_size=64,
+        steps=2000,
+    ),
+    "render-cnn": ModelSettings(
+        {"channels": 4}, {"channels": 16}, {"channels": 32}, lr=3e-3, batch_size=128, steps=3000
+    ),
+    "latent": ModelSettings(
+        tiny={"channels": 16, "num_blocks": 1, "num_heads": 2, "hidden_channels": 32},
+        small={"channels": 128, "num_blocks": 4, "num_heads": 4, "hidden_channels": 512},
+        paper={"channels": 512, "num_blocks": 12, "num_heads": 4, "hidden_channels": 2048, "dropout": 0.1},
+        lr=5e-4,
+        batch_size=128,
+        steps=6000,
+    ),
+}
+_LATENT_MODELS = ("latent",)
+_EPOCH = {"mnist": 3515, "fashion": 4296, "cifar10": 3515}
+"""Batches of 128 latents in the paper's training sets, with ten copies of each image."""
+
+
+def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
+    settings, images = _SETTINGS.get(model, ModelSettings()), recipe.images
+    on_latents = model in _LATENT_MODELS
+    if scale == "paper":
+        return _paper(recipe, name, model, settings, on_latents=on_latents)
+    plain = Run(name, scale, model, task=ClassifyConfig(), data=DataConfig(images=images))
+    if not on_latents:
+        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14)
+        plain = replace(plain, task=task, canonical="sine")
+    run = timed(plain, "small" if scale == "tiny" else scale, settings)
+    return small_enough(run, settings, images) if scale == "tiny" else run
+
+
+def _paper(recipe: Recipe, name: str, model: str, settings: ModelSettings, *, on_latents: bool) -> Run:
+    """The appendix: 100 epochs of 128 latents with mixup, or the autoencoder's 200,000 steps for those of weights."""
+    epoch = _EPOCH[recipe.images]
+    return Run(
+        name,
+        "paper",
+        model,
+        model=dict(settings.paper),
+        task=ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
+        data=DataConfig(images=recipe.images, copies=20 if recipe.images == "cifar10" and not on_latents else 10),
+        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=0 if on_latents else 10_000),
+        training=TrainingConfig(steps=100 * epoch, batch_size=128, val_every=epoch, log_every=50, patience=10)
+        if on_latents
+        else TrainingConfig(steps=200_000, batch_size=32, val_every=2000, log_every=50, patience=10),
+    )
+
+
+def _out_channels(config: ClassifyConfig, spec: Any) -> int:
+    return config.num_classes + config.decode_size**2 * spec.widths[-1]
+
+
+def _search(run: Run) -> Space:
+    other: Space = {"task.mixup_alpha": (0.0, 0.2, 1.0)} if run.model_name in _LATENT_MODELS else {}
+    return {"optimizer.weight_decay": (0.1, 0.01), **(other or {"model.dropout": (0.1, 0.0)})}
+
+
+_TRAIN: dict[str, dict[str, float]] = {
+    "classify/mnist": {"nfn": 96.2, "spatial-nfn": 95.3, "inr2array-nfn": 100.0, "inr2array-nft": 100.0},
+    "classify/fashion": {"nfn": 84.1, "spatial-nfn": 76.4, "inr2array-nfn": 92.8, "inr2array-nft": 97.6},
+    "classify/cifar10": {"nfn": 61.0, "spatial-nfn": 52.3, "inr2array-nfn": 98.5, "inr2array-nft": 100.0},
+}
+_TEST: dict[str, dict[str, float]] = {
+    "classify/mnist": {"nfn": 92.9, "spatial-nfn": 92.9, "dws": 85.7, "inr2array-nfn": 94.6, "inr2array-nft": 98.5},
+    "classify/fashion": {"nfn": 75.6, "spatial-nfn": 70.8, "dws": 65.5, "inr2array-nfn": 76.7, "inr2array-nft": 79.3},
+    "classify/cifar10": {"nfn": 46.6, "spatial-nfn": 45.6, "inr2array-nfn": 45.4, "inr2array-nft": 63.4},
+}
+
+
+def _published(name: str, values: dict[str, dict[str, float]]) -> Published:
+    """Accuracies of the paper's Table 6; for NFN it has the better of NP and HNP."""
+    both = {recipe: {**of, "nfn-np": of["nfn"], "nfn-hnp": of["nfn"]} for recipe, of in values.items()}
+    return Published(name, both, digits=1)
+
+
+TASK = TaskDefinition(
+    "neuralfunctionals.tasks.classify.task:ClassifyTask",
+    metric="accuracy",
+    higher_is_better=True,
+    config=ClassifyConfig,
+    recipes={
+        images: Recipe(f"the class of {images} INRs, from weights or latents", "Tables 1 and 6", images)
+        for images in SAMPLES
+    },
+    settings=_SETTINGS,
+    make=_make,
+    out_channels=_out_channels,
+    latent_models=_LATENT_MODELS,
+    search=_search,
+    title="Telling what a network shows",
+    question="Can a model tell from the weights alone what a network shows, which digit for instance, without ever "
+    "running it? The accuracy is the share of networks whose class it names: higher is better. Guessing gives "
+    "'chance'.",
+    columns=(
+        Column("train, %", "train", "accuracy", percent=True),
+        Column("test, %", "test", "accuracy", percent=True),
+        _published("paper: train", _TRAIN),
+        _published("paper: test", _TEST),
+    ),
+    pictures=(
+        Picture(
+            "What they read",
+            "Test networks and the classes that each model reads from their weights; wrong ones are crossed out. "
+            "The pictures are for us: no model sees them.",
+            ("image", "label", "predicted"),
+            kind="classes",
+        ),
+    ),
+    baseline=("chance", lambda task: 1 / task["num_classes"]),
+)

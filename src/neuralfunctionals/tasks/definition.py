@@ -1,0 +1,221 @@
+"""All there is to know about a task apart from its tensors: `TaskDefinition` and its parts. It needs no torch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, make_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from neuralfunctionals.config import SAMPLES, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+
+Output: TypeAlias = Literal["networks", "vector", "autoencoder"]
+"""What a model gives: features of the same networks, one vector for each, or a latent array and networks from it."""
+Space: TypeAlias = dict[str, tuple[Any, ...]]
+"""Fields of a run, such as `model.channels`, and the values to try."""
+
+COST: dict[Scale, str] = {
+    "tiny": "seconds",
+    "small": "10 minutes of one core",
+    "long": "2 hours of one core",
+    "paper": "200,000 steps or 100 epochs: for a GPU",
+}
+"""What a run usually takes, by scale."""
+
+
+# Recipes.
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How a task trains a model: its options at each scale, and a budget."""
+
+    tiny: Mapping[str, Any] = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the scales `small` and `long`."""
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 1e-3
+    batch_size: int = 32
+    steps: int = 1000
+    """Steps that take ten minutes of one core."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe is for."""
+
+    summary: str
+    reproduces: str = ""
+    images: str = "mnist"
+    """The full image set behind it."""
+    task: Any = None
+    """The task's settings, where they are not its defaults."""
+    of: Any = field(default=None, repr=False, compare=False)
+    """The `TaskDefinition` that it belongs to."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models that it has settings for; the first is the default."""
+        return tuple(name for name in self.of.settings if name not in self.of.latent_models)
+
+    @property
+    def latent_models(self) -> tuple[str, ...]:
+        """Models for stores of latents, which take the place of `models` there."""
+        return self.of.latent_models
+
+
+# What a report shows.
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the task's table: a metric of a split, with its spread over seeds."""
+
+    name: str
+    split: str
+    metric: str
+    percent: bool = False
+
+
+@dataclass(frozen=True)
+class Published:
+    """A column with the paper's numbers, by recipe and model: a value, or a value and its standard error."""
+
+    name: str
+    values: Mapping[str, Mapping[str, float | tuple[float, float]]]
+    digits: int = 4
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of runs, and what is to be seen on it; curves are always drawn."""
+
+    title: str
+    caption: str
+    needs: tuple[str, ...]
+    """Arrays that `Task.samples` or `Task.map` keeps: without them there is nothing to draw."""
+    kind: Literal["rows", "classes", "scatter", "map"] = "rows"
+    """Rows of pictures; pictures and classes; predicted against true numbers; points coloured by class."""
+    file: str = ""
+    """Name of its file beside a table; `kind` if missing."""
+    above: Mapping[str, str] = field(default_factory=dict)
+    """For rows: which arrays come first, by the labels of their rows."""
+    each: str = ""
+    """For rows: the array that each model has its own of."""
+    below: Mapping[str, str] = field(default_factory=dict)
+    draw: Callable[[Any, Path], None] | None = None
+    """Draws finished runs into a file, in place of `kind`."""
+
+
+@dataclass(frozen=True)
+class TaskDefinition:
+    """A task: how it is built, its recipes at each scale, and how its runs are reported.
+
+    A module with a `TASK` of this type is a task: `nf train my_package.my_task/RECIPE` finds it. Our own are the
+    folders of `neuralfunctionals.tasks`, found by their names.
+    """
+
+    task: str | type[Any]
+    """The `Task` class, or where it is, as `package.module:Class`. It is built as
+    `Class(model, **settings, optimizer=..., seed=...)`, with `omega`, `convention` and `source` if it takes them."""
+    metric: str = ""
+    """The metric that chooses the best model; that of the class if missing."""
+    higher_is_better: bool = False
+    config: type[Any] | None = None
+    """Dataclass of its settings; made from the class's arguments if missing."""
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """By the second word of their names."""
+    settings: Mapping[str, ModelSettings] = field(default_factory=dict)
+    """Models that it has settings for; other models get the defaults."""
+    make: Callable[[Recipe, str, Scale, str], Run] | None = None
+    """The run of a recipe, by its full name, at a scale for a model; `default_run` if missing."""
+    output: Output = "vector"
+    out_channels: Callable[[Any, Any], int] = lambda config, spec: 1
+    """`out_channels` of its models, from its settings and the spec of the networks."""
+    data: type[DataConfig] | type[ZooConfig] = DataConfig
+    """What it learns from: fitted INRs, or a zoo."""
+    latent_models: tuple[str, ...] = ()
+    cost: Mapping[Scale, str] = field(default_factory=lambda: COST)
+    search: Callable[[Run], Space] | None = None
+    """What a sweep tries."""
+
+    title: str = ""
+    question: str = ""
+    """What the task asks, in plain words."""
+    metric_name: str = ""
+    columns: tuple[Column | Published, ...] = ()
+    """Columns of its table; the metric on train and test networks if missing."""
+    pictures: tuple[Picture, ...] = ()
+    baseline: tuple[str, str | Callable[[Mapping[str, Any]], float]] | None = None
+    """What is had without any model: its name, and the metric that measures it, or its value from the settings."""
+
+    def __post_init__(self) -> None:
+        given: dict[str, Any] = {"recipes": {name: replace(r, of=self) for name, r in self.recipes.items()}}
+        if isinstance(self.task, type):
+            given |= {"metric": self.metric or self.task.metric, "higher_is_better": self.task.higher_is_better}
+            given["config"] = self.config or config_of(self.task)
+            given["title"] = self.title or self.task.__name__
+        metric = given.get("metric", self.metric)
+        given["metric_name"] = self.metric_name or metric
+        given["columns"] = self.columns or tuple(Column(f"{s} {metric}", s, metric) for s in ("train", "test"))
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+
+def config_of(task: type[Any]) -> type[Any]:
+    """A dataclass of a task's own arguments, those with defaults, for tasks that have not written one."""
+    hints = get_type_hints(task.__init__)
+    not_its_own = {"model", "optimizer", "seed", "omega", "convention", "source"}
+    own = [p for p in list(inspect.signature(task).parameters.values()) if p.name not in not_its_own]
+    settings = [(p.name, hints.get(p.name, Any), field(default=p.default)) for p in own if p.default is not p.empty]
+    return make_dataclass(f"{task.__name__}Config", settings, frozen=True)
+
+
+# Runs at a scale.
+
+
+def default_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
+    """The run of a task that has no recipes of its own: the settings' options, steps by scale."""
+    settings = recipe.of.settings.get(model, ModelSettings())
+    run = Run(
+        name, scale, model, model=dict(settings.paper), task=recipe.task or recipe.of.config(), data=recipe.of.data()
+    )
+    small = timed(run, "long" if scale == "paper" else "small" if scale == "tiny" else scale, settings)
+    return small_enough(small, settings, recipe.images) if scale == "tiny" else replace(small, scale=scale)
+
+
+_TIMES: dict[Scale, int] = {"small": 1, "long": 12}
+"""How many times the steps of `small` a scale has."""
+
+
+def timed(run: Run, scale: Scale, settings: ModelSettings, **changes: Any) -> Run:
+    """A run with as many steps as the scale has time for; warm-up, validations and running mean follow from them."""
+    steps = settings.steps * _TIMES[scale]
+    optimizer = OptimizerConfig(
+        "adamw",
+        lr=settings.lr,
+        weight_decay=0.01,
+        beta2=0.98,
+        warmup_steps=min(500, steps // 16),
+        schedule="cosine",
+        clip_norm=1.0,
+    )
+    training = TrainingConfig(
+        steps=steps, batch_size=settings.batch_size, val_every=settings.steps // 10, log_every=10, ema_decay=0.999
+    )
+    return replace(run, scale=scale, model=dict(settings.small), optimizer=optimizer, training=training, **changes)
+
+
+def small_enough(run: Run, settings: ModelSettings, images: str) -> Run:
+    """A run of seconds, which proves the pipeline, not the model."""
+    networks = DataConfig(images=SAMPLES.get(images, images), limit=64, fit="fast")
+    zoo = ZooConfig(images=SAMPLES.get(images, images), count=40, epochs=12, batch_size=64, limit_images=600)
+    return replace(
+        run,
+        scale="tiny",
+        model=dict(settings.tiny),
+        data=zoo if isinstance(run.data, ZooConfig) else networks,
+        optimizer=replace(run.optimizer, warmup_steps=5),
+        training=TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5),
+    )

@@ -1,0 +1,162 @@
+"""Inr2Array: the autoencoders of the paper's Table 5 and Figure 3, at four scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
+from neuralfunctionals.tasks.definition import (
+    Column,
+    ModelSettings,
+    Picture,
+    Published,
+    Recipe,
+    Space,
+    TaskDefinition,
+    small_enough,
+    timed,
+)
+
+
+@dataclass(frozen=True)
+class ReconstructConfig:
+    """The task of an autoencoder."""
+
+    target: Literal["inr", "image"] = "inr"
+    """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
+    augment: Augment = "none"
+    """Move training networks and targets at random: by mild affine maps, or by rotations and reflections."""
+
+
+_PAPER: dict[str, Any] = {
+    "channels": 256,
+    "num_blocks": 6,
+    "fourier_scale": 3.0,
+    "grid_size": 4,
+    "latent_channels": 256,
+}
+_NFT_PAPER: dict[str, Any] = {**_PAPER, "hidden_channels": 1024, "num_heads": 4}
+_SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256}
+_NFT_SMALL: dict[str, Any] = {
+    **_SMALL,
+    "channels": 32,
+    "num_blocks": 2,
+    "hidden_channels": 64,
+    "num_heads": 4,
+    "standardize": True,
+    "fourier_scale": 0.3,
+}
+_TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16}
+_NFT_TINY: dict[str, Any] = {**_TINY, "hidden_channels": 16, "num_heads": 2}
+_NFT = ModelSettings(_NFT_TINY, _NFT_SMALL, _NFT_PAPER, lr=2e-3, batch_size=32, steps=2000)
+_STATES = replace(
+    _NFT,
+    tiny={**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
+    small={**_NFT_SMALL, "neuron_states": 3, "state_channels": 64},
+    paper={**_NFT_PAPER, "neuron_states": 4},
+)
+_SETTINGS: dict[str, ModelSettings] = {
+    "neuron-graph": ModelSettings(
+        _TINY, {**_SMALL, "channels": 96, "num_blocks": 3}, _PAPER, lr=2.5e-3, batch_size=64, steps=4000
+    ),
+    "nft-states": _STATES,
+    "nft": _NFT,
+    "nfn": ModelSettings(
+        _TINY,
+        {**_SMALL, "channels": 64, "num_blocks": 2, "fourier_scale": 0.3, "standardize": True},
+        _PAPER,
+        lr=1e-3,
+        batch_size=32,
+        steps=3000,
+    ),
+}
+"""The encoders; the last two are the paper's."""
+
+
+def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
+    settings = _SETTINGS.get(model, ModelSettings())
+    # The appendix: 200,000 steps of 64 networks, ten for each image; 22 M parameters with the NFT encoder.
+    paper = Run(
+        name,
+        "paper",
+        model,
+        model=dict(settings.paper),
+        task=ReconstructConfig(),
+        data=DataConfig(images=recipe.images, copies=10),
+        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
+        training=TrainingConfig(steps=200_000, batch_size=64, val_every=2000, log_every=50, patience=10),
+    )
+    if scale == "paper":
+        return paper
+    task = ReconstructConfig(augment="affine" if scale == "long" else "none")
+    changes = {"task": task, "data": DataConfig(images=recipe.images), "canonical": "sine"}
+    run = timed(paper, "small" if scale == "tiny" else scale, settings, **changes)
+    return small_enough(run, settings, recipe.images) if scale == "tiny" else run
+
+
+def _search(run: Run) -> Space:
+    """The appendix's values at `paper`, else relative to the run's own."""
+    space: Space = {}
+    if {"num_blocks", "channels"} <= run.model.keys():
+        blocks, channels = run.model["num_blocks"], run.model["channels"]
+        space["model.num_blocks"] = tuple(sorted({max(1, 2 * blocks // 3), blocks}))
+        space["model.channels"] = (channels, 2 * channels)
+    if run.model_name in ("nft", "nft-states", "nfn"):
+        space["model.fourier_scale"] = (3.0, 10.0)
+    space["model.dropout"] = (0.1, 0.0)
+    if run.model_name == "nft":
+        hidden, heads = run.model["hidden_channels"], run.model["num_heads"]
+        space |= {"model.hidden_channels": (hidden // 2, hidden), "model.num_heads": (heads, 2 * heads)}
+    return space
+
+
+_PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
+    "inr2array/mnist": {"nfn": (0.046, 0.001), "nft": (0.027, 0.003)},
+    "inr2array/fashion": {"nfn": (0.085, 0.006), "nft": (0.070, 0.006)},
+    "inr2array/cifar10": {"nfn": (0.117, 0.008), "nft": (0.036, 0.006)},
+}
+"""Test MSE of the paper's Table 5 and its standard error."""
+
+TASK = TaskDefinition(
+    "neuralfunctionals.tasks.inr2array.task:ReconstructTask",
+    metric="mse",
+    config=ReconstructConfig,
+    recipes={
+        images: Recipe(f"an invariant latent array of {images} INRs", "Table 5, Figure 3", images) for images in SAMPLES
+    },
+    settings=_SETTINGS,
+    make=_make,
+    output="autoencoder",
+    search=_search,
+    title="Networks as arrays",
+    question="Two networks that show the same picture can have entirely different weights. Can a model turn the "
+    "weights into a short array of numbers that does not depend on the order of neurons, and from which the picture "
+    "can be shown again? The error is the mean squared difference (MSE) between what the network shows and "
+    "what is shown again from its array: lower is better.",
+    metric_name="MSE",
+    columns=(
+        Column("train MSE", "train", "mse"),
+        Column("test MSE", "test", "mse"),
+        Published("paper: test", _PUBLISHED, digits=3),
+    ),
+    pictures=(
+        Picture(
+            "What is left after the array",
+            "Test networks, the picture shown again from the array of each model, and the image behind it.",
+            ("original", "reconstruction", "image"),
+            file="reconstructions",
+            above={"INR": "original"},
+            each="reconstruction",
+            below={"image": "image"},
+        ),
+        Picture(
+            "A map of latents",
+            "Each point is the array of one test network, in the two directions along which arrays differ most; the "
+            "colour is the class of what the network shows. Classes were not used to make the arrays.",
+            ("map", "map_label"),
+            kind="map",
+            file="latents",
+        ),
+    ),
+)
