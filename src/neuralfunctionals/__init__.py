@@ -15,12 +15,21 @@ if TYPE_CHECKING:
         SineSymmetry,
         WeightSpaceFeatures,
         canonicalize,
+        functional_call,
     )
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that commands can print their help without waiting for torch.
-_WEIGHT_SPACE = ("LayerSpec", "NetworkSpec", "NeuronPermutation", "SineSymmetry", "WeightSpaceFeatures", "canonicalize")
+_WEIGHT_SPACE = (
+    "LayerSpec",
+    "NetworkSpec",
+    "NeuronPermutation",
+    "SineSymmetry",
+    "WeightSpaceFeatures",
+    "canonicalize",
+    "functional_call",
+)
 _PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
     "LayerSpec",
@@ -31,6 +40,7 @@ __all__ = [
     "canonicalize",
     "data",
     "from_pretrained",
+    "functional_call",
     "inr",
     "layers",
     "models",
