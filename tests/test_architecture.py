@@ -8,7 +8,7 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-PLAIN = {"json_files", "checksums"}  # what reads and checks files, and knows of nothing else
+PLAIN = {"json_files", "checksums", "budget"}  # what reads and checks files, and knows of nothing else
 EVERYTHING = PLAIN | {
     "weight_space",
     "layers",
@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "json_files": set(),
     "checksums": set(),
     "native": set(),
+    "budget": set(),
     "shipped": set(),
     "layers": {"weight_space", "inr", "native"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
@@ -36,7 +37,8 @@ MAY_IMPORT = {
     "testing": {"weight_space"},
     "recipes": EVERYTHING,
     "web": EVERYTHING,
-    "cli": EVERYTHING | {"recipes", "web"},
+    "pipelines": EVERYTHING | {"recipes"},
+    "cli": EVERYTHING | {"recipes", "web", "pipelines"},
 }
 
 

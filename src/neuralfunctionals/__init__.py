@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
     from neuralfunctionals.models import from_pretrained
+    from neuralfunctionals.pipelines import list_pretrained, pipeline
     from neuralfunctionals.weight_space import (
         LayerSpec,
         NetworkSpec,
@@ -43,7 +44,9 @@ __all__ = [
     "functional_call",
     "inr",
     "layers",
+    "list_pretrained",
     "models",
+    "pipeline",
     "recipes",
     "report",
     "tasks",
@@ -56,6 +59,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("neuralfunctionals.weight_space"), name)
     if name in _PARTS:
         return importlib.import_module(f"neuralfunctionals.{name}")
+    if name in ("pipeline", "list_pretrained"):
+        return getattr(importlib.import_module("neuralfunctionals.pipelines"), name)
     if name == "from_pretrained":
         return importlib.import_module("neuralfunctionals.models").from_pretrained
     raise AttributeError(f"module 'neuralfunctionals' has no attribute '{name}'")

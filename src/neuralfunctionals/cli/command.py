@@ -39,3 +39,13 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ValueError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
     return int(parts[0]), int(parts[-1])
+
+
+def printable(text: str) -> str:
+    r"""Text that any terminal shows as it is: control characters and undecodable bytes of file names are spelled out.
+
+    Example:
+        >>> printable("a\x1b[31m b")
+        'a\\x1b[31m b'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.json_files import JsonError, conform, read_json, require_arguments
+from neuralfunctionals.models.claims import limit_tensors
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -49,6 +51,9 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             if held != cls.__name__:
                 raise TypeError(f"it holds a {held}")
             require_arguments(cls, arguments, str(path / "config.json"))
+            # A config is a claim: it is tried without memory first.
+            with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
+                cls(**cls.decode_config(arguments))
             model: Any = cls(**cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except JsonError as error:

@@ -107,6 +107,8 @@ def _of_latents(autoencoder: Planned) -> Planned:
 
 _PROBES: Fields = (("model.probes", 64),)
 """Models that also ask the function, at so many points."""
+_IMAGES: Fields = (("model.probes", 16),)
+"""The same for CNNs, with learned images."""
 _RAW: Fields = (("canonical", "none"),)
 """Sine networks as they are, signs and phases included."""
 _EDITORS = ("nfn-np", "nfn-hnp", "nft", "nft-states", "neuron-graph")
@@ -125,10 +127,10 @@ _TABLE_2 = PaperTable(
 _TABLE_3 = PaperTable(
     "Table 3: rank correlation of predicted and true test accuracies of CNNs",
     tuple(
-        Planned(recipe, model, seed)
+        Planned(recipe, model, seed, changes=changes)
         for recipe in generalization.IMAGES
         for seed in range(2)
-        for model in generalization.MODELS
+        for model, changes in (*((model, ()) for model in generalization.MODELS), ("neuron-graph", _IMAGES))
     ),
     _draw_generalization,
 )

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec
+from neuralfunctionals.weight_space.layer_order import find_order
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -309,18 +310,9 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
         if sorted(layers) != sorted(specs):
             raise ValueError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
         return NetworkSpec(tuple(specs[name] for name in layers))
-    found = _chains(specs, [])
-    first = next(found, None)
-    if first is None:
-        shapes = ", ".join(f"{name}: {spec}" for name, spec in specs.items())
-        raise ValueError(f"Expected layers that fit one after the other, but found no such order among {shapes}.")
-    if next(found, None) is not None:
-        raise ValueError(
-            f"Several orders of the layers {sorted(specs)} fit their shapes. Give the right one, from input to "
-            "output: NetworkSpec.from_state_dict(state_dict, layers=[...]), or use NetworkSpec.from_module."
-        )
-    _refuse_possible_skips(first)
-    return NetworkSpec(tuple(first))
+    order = find_order(specs)
+    _refuse_possible_skips(order)
+    return NetworkSpec(tuple(order))
 
 
 def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
@@ -336,26 +328,6 @@ def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
             "which a state_dict does not show. Read the module: NetworkSpec.from_module(module, example_inputs). If "
             "the layers follow each other directly, name them: NetworkSpec.from_state_dict(state_dict, layers=[...])."
         )
-
-
-def _chains(left: dict[str, LayerSpec], chain: list[LayerSpec]) -> Iterator[list[LayerSpec]]:
-    """All orders of the remaining layers that fit the shapes and the numbers in the names."""
-    if not left:
-        yield chain
-        return
-    for name, layer in left.items():
-        fits = not chain or (
-            chain[-1].out_neurons == layer.in_neurons
-            and (not layer.kernel or len(chain[-1].kernel) == len(layer.kernel))
-        )
-        if fits and not any(_numbered_before(other, name) for other in left):
-            yield from _chains({n: spec for n, spec in left.items() if n != name}, [*chain, layer])
-
-
-def _numbered_before(name: str, other: str) -> bool:
-    """Whether two names differ only in their numbers, and the first has the smaller ones."""
-    numbers = [[int(n) for n in re.findall(r"\d+", x)] for x in (name, other)]
-    return re.sub(r"\d+", "#", name) == re.sub(r"\d+", "#", other) and numbers[0] < numbers[1]
 
 
 def spec_from_axes(

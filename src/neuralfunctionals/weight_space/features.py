@@ -245,6 +245,17 @@ class WeightSpaceFeatures:
             "Leave out networks whose training diverged."
         )
 
+    def require_finite_answers(self, answers: Float[Tensor, "B *_answer"]) -> None:
+        """Raises if what a model computed from these networks is NaN or infinite, naming the first such network."""
+        is_finite = answers.isfinite().flatten(1).all(1) if answers.ndim > 1 else answers.isfinite()
+        if bool(is_finite.all()):
+            return
+        network = int((~is_finite).nonzero()[0])
+        raise ValueError(
+            f"The model's answer for network {network} is not finite: its entries, up to "
+            f"{self.tensor[network].abs().max().item():.3g} in size, are too large for it. Leave this network out."
+        )
+
     def _require_one_channel(self, what: str) -> None:
         if self.num_channels != 1:
             raise ValueError(

@@ -21,6 +21,7 @@ def _read(group: Group, state_dict: Mapping[str, Tensor], spec: NetworkSpec) -> 
     if group.key not in state_dict:
         raise ValueError(f"Expected the key '{group.key}' in the state_dict, but it has {sorted(state_dict)}.")
     tensor = state_dict[group.key]
+    require_plain(group.key, tensor)
     shape = tensor_shape(group)
     if tuple(tensor.shape) != shape or not tensor.is_floating_point():
         raise ValueError(
@@ -30,6 +31,22 @@ def _read(group: Group, state_dict: Mapping[str, Tensor], spec: NetworkSpec) -> 
     if group.strides is None:
         return tensor
     return tensor.reshape(-1).as_strided(group.shape, group.strides, group.offset + tensor.reshape(-1).storage_offset())
+
+
+def require_plain(name: str, tensor: Tensor, start: str = "Expected") -> None:
+    """Raises unless a tensor is an ordinary array that holds its values."""
+    if not isinstance(tensor, Tensor) or nn.parameter.is_lazy(tensor):
+        kind = f"a {type(tensor).__name__}"
+    elif tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    elif tensor.is_quantized or tensor.is_meta:
+        kind = "quantized" if tensor.is_quantized else "on the meta device, without values"
+    else:
+        return
+    raise ValueError(
+        f"{start} '{name}' to be an ordinary tensor, but it is {kind}. Convert it first, for instance with "
+        "to_dense() or dequantize()."
+    )
 
 
 def tensor_shape(group: Group) -> tuple[int, ...]:
@@ -43,6 +60,8 @@ def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str
     for group in spec.groups:
         values = vector[group.start : group.stop].view(group.shape)
         if group.strides is None:
+            if group.key in result:
+                raise ValueError(f"Expected layers of different names, but the network {spec} has '{group.key}' twice.")
             result[group.key] = values.clone()
             continue
         if group.key not in result:
