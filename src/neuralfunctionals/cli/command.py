@@ -34,14 +34,17 @@ def say(text: str) -> None:
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on standard output; where that is no terminal, nothing is cut or wrapped."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
     table = Table(*names, box=None, header_style="bold", show_header=bool(names))
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table, width=None if console.is_terminal else max(console.width, console.measure(table).maximum))
+        # As it is: names of files may hold what rich takes for markup.
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, console.measure(table).maximum))
+    console.print(table)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
