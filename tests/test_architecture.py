@@ -19,6 +19,7 @@ EVERYTHING = PLAIN | {
     "report",
     "testing",
     "native",
+    "kernels",
     "shipped",
 }
 MAY_IMPORT = {
@@ -27,10 +28,11 @@ MAY_IMPORT = {
     "checksums": set(),
     "native": set(),
     "shipped": set(),
-    "layers": {"weight_space", "inr", "native"},
+    "kernels": {"weight_space", "native"},
+    "layers": {"weight_space", "inr", "kernels"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
-    "inr": {"weight_space", "native"},
-    "data": PLAIN | {"weight_space", "inr", "native"},
+    "inr": {"weight_space", "kernels"},
+    "data": PLAIN | {"weight_space", "inr", "kernels", "native"},
     "tasks": PLAIN | {"weight_space", "inr", "data"},
     "report": PLAIN | {"weight_space", "inr", "data"},
     "testing": {"weight_space"},

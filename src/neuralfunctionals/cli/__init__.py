@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
-from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
+from neuralfunctionals.cli import build, data, demo, latents, make, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command
 
 COMMANDS: dict[str, Command] = {
     name: command
-    for part in (demo, make, data, train, latents, sweep, report, serve)
+    for part in (demo, make, data, train, latents, sweep, report, serve, build)
     for name, command in part.COMMANDS.items()
 }
 """All commands by the words that call them."""

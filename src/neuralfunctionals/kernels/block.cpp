@@ -5,7 +5,7 @@
 // kept for the backward pass either: it computes the steps again from x. Sums over entries are taken in an order that
 // depends on the number of threads alone.
 //
-// Built by cpu_block.py with the machine's own C++ compiler.
+// Called by block.py.
 
 #include "panels.hpp"
 
@@ -65,6 +65,10 @@ struct GroupGradients {
   static int64_t count(int64_t C, int64_t E) { return 2 * C * E + E + 3 * C; }
   static GroupGradients in(float* p, int64_t C, int64_t E) {
     return {p, p + E * C, p + E * C + E, p + 2 * E * C + E, p + 2 * E * C + E + C, p + 2 * E * C + E + 2 * C};
+  }
+  void clear(int64_t C, int64_t E) const {
+    std::fill_n(w1, E * C, 0.0f), std::fill_n(b1, E, 0.0f), std::fill_n(w2, E * C, 0.0f), std::fill_n(b2, C, 0.0f);
+    std::fill_n(scale, C, 0.0f), std::fill_n(shift, C, 0.0f);
   }
   void add(const GroupGradients& g, int64_t C, int64_t E) {
     add_to(w1, g.w1, E * C), add_to(b1, g.b1, E), add_to(w2, g.w2, E * C), add_to(b2, g.b2, C);
@@ -458,6 +462,11 @@ struct AttentionGradients {
     float *bias = p + 3 * a.channels * a.channels, *scale = bias + 3 * a.channels;
     return {p, bias, scale, scale + a.norms * a.channels};
   }
+  void clear(const Attention& a) const {
+    const int64_t C = a.channels;
+    std::fill_n(weight, 3 * C * C, 0.0f), std::fill_n(bias, 3 * C, 0.0f);
+    std::fill_n(scale, a.norms * C, 0.0f), std::fill_n(shift, a.norms * C, 0.0f);
+  }
   void add(const AttentionGradients& g, const Attention& a) {
     add_to(weight, g.weight, 3 * a.channels * a.channels), add_to(bias, g.bias, 3 * a.channels);
     add_to(scale, g.scale, a.norms * a.channels), add_to(shift, g.shift, a.norms * a.channels);
@@ -523,7 +532,7 @@ int feed_forward(int64_t batch, int64_t entries, int64_t channels, int64_t hidde
   }
 }
 
-// Gradients of the parameters must be zero. For each group: W1, b1, W2, b2, scale, shift.
+// Gradients of the parameters, for each group: W1, b1, W2, b2, scale, shift.
 int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int64_t hidden, int64_t groups,
                           const int64_t* sizes, const float* x, const float* scale, const float* shift,
                           const float* const* parameters, int64_t threads, const float* y_gradient, float* x_gradient,
@@ -531,6 +540,7 @@ int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int6
   const FeedForward f{batch, entries, channels, hidden, groups, sizes, x, scale, shift, parameters};
   try {
     const std::vector<Tile> tiles = tiles_of(f);
+    for (int64_t g = 0; g < groups; g++) gradients[g].clear(channels, hidden);
     // The thread that begins a group writes to the group's gradients; those that go on with it, to memory of their own.
     std::vector<std::vector<float>> unowned(threads);
     const int status = in_parallel(tiles.size(), threads, [&](int64_t t, int64_t first, int64_t last) {
@@ -564,13 +574,12 @@ int attention(int64_t batch, int64_t entries, int64_t channels, int64_t heads, i
   });
 }
 
-// Gradients of the parameters must be zero.
 int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t heads, int64_t norms,
                        const int64_t* norm_sizes, int64_t groups, const int64_t* group_sizes, int64_t axes,
                        const int64_t* num_vectors, const int64_t* num_neurons, const int32_t* const* vectors,
                        const float* x, const float* scale, const float* shift, const float* weight, const float* bias,
-                       int64_t threads, const float* y_gradient, float* x_gradient, float* weight_gradient,
-                       float* bias_gradient, float* scale_gradient, float* shift_gradient) {
+                       int64_t threads, const float* y_gradient, float* x_gradient, float* scale_gradient,
+                       float* shift_gradient, float* weight_gradient, float* bias_gradient) {
   const Attention a{batch, entries, channels, heads, norms, groups, axes, norm_sizes, group_sizes,
                     num_vectors, num_neurons, vectors, x, scale, shift, weight, bias};
   const int64_t size = entries * channels;
@@ -585,6 +594,7 @@ int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t
                                    AttentionGradients::in(own[t].data(), a), buffers);
     });
     AttentionGradients total{weight_gradient, bias_gradient, scale_gradient, shift_gradient};
+    total.clear(a);
     for (std::vector<float>& part : own)
       if (!part.empty()) total.add(AttentionGradients::in(part.data(), a), a);
     return status;

@@ -2,17 +2,16 @@
 //
 // Matrices between the steps of a layer are stored in panels of 16 columns: (r, c) at
 // ((c / 16) * rows + r) * 16 + c % 16. All products then walk through memory in order, whichever side is transposed.
-// Matrices from outside are row-major. GCC's vector types and OpenMP, no other dependency.
+// Matrices from outside are row-major.
 
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <new>
 #include <type_traits>
 #include <vector>
+
+#include "vectors.hpp"
 
 namespace {
 
@@ -23,19 +22,13 @@ namespace {
 #endif
 #endif
 
-constexpr int LANES = 8;     // floats in a vector; the compiler splits it where registers are smaller
 constexpr int W = 16;        // columns of a panel: two vectors
 constexpr int ROWS = 6;      // rows of a register block: 6 x 2 sums, 2 columns and 1 row fill the 16 registers of AVX2
 constexpr int DEPTH = 320;   // terms of a sum taken at once: a panel of them stays in the first cache
 constexpr int TILE = 96;     // entries taken at once
 constexpr float EPSILON = 1e-5f;
-typedef float V __attribute__((vector_size(4 * LANES)));
-typedef int32_t I __attribute__((vector_size(4 * LANES)));
 
-inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
-inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return x - V{}; }
-inline int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
+inline int64_t padded(int64_t n) { return padded<W>(n); }
 inline V larger(V a, V b) { return a > b ? a : b; }
 inline V magnitude(V x) { return (V)((I)x & 0x7fffffff); }
 inline float sum(V v) {

@@ -7,7 +7,7 @@
 // The scale and shift of the norm are moved into W1 and b1, so that rows are only standardised:
 // W1 (s x + t) + b1 = (W1 s) x + (W1 t + b1).
 //
-// Built by neuron_update.py with the machine's own C++ compiler.
+// Called by neuron_update.py.
 
 #include "panels.hpp"
 
