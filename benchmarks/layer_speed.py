@@ -3,7 +3,8 @@
 Both run in one process on the same input, interleaved, so that a busy machine slows both alike; times are medians.
 Prints a table and, last, one line of JSON.
 
-    python benchmarks/layer_speed.py                          # SIREN and small CNN; 64, 128 and 256 channels
+    python benchmarks/layer_speed.py                          # SIREN and small CNN; 32, 64, 128 and 256 channels
+    python benchmarks/layer_speed.py --specs siren --channels 32 64 256 --modes eager --threads 1 2
     python benchmarks/layer_speed.py --channels 64 --modes eager compiled
     python benchmarks/layer_speed.py --growth docs/pictures/layer_growth.png
 """
@@ -167,6 +168,7 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict]:
     torch.manual_seed(0)
+    torch.set_num_threads(threads)
     modules, features = {}, {}
     for who, make, make_in in (("ours", our_module, make_input), ("nfn", nfn_module, nfn_input)):
         modules[who, "eager"], features[who] = make(name, channels), make_in(name, channels, batch)
@@ -193,6 +195,7 @@ def compare(
                 {
                     "spec": name,
                     "channels": channels,
+                    "threads": threads,
                     "mode": mode,
                     "direction": direction,
                     "ours_ms": round(ours, 2),
@@ -207,15 +210,15 @@ def compare(
 
 
 def print_table(rows: list[dict]) -> None:
-    print(f"{'spec':6} {'ch.':>4} {'mode':14} {'direction':17} {'ours ms':>9} {'nfn ms':>9}", end="")
+    print(f"{'spec':6} {'ch.':>4} {'threads':>7} {'mode':14} {'direction':17} {'ours ms':>9} {'nfn ms':>9}", end="")
     print(f" {'x nfn':>6} {'x same':>7} {'GEMM':>6} {'memory':>7}")
     for r in rows:
         gemm = "" if r["share_of_gemm_rate"] is None else f"{r['share_of_gemm_rate']:.0%}"
         memory = "" if r["memory_ratio"] is None else f"{r['memory_ratio']:.2f}x"
-        print(f"{r['spec']:6} {r['channels']:4} {r['mode']:14} {r['direction']:17} {r['ours_ms']:9.1f}", end="")
+        print(f"{r['spec']:6} {r['channels']:4} {r['threads']:7} {r['mode']:14} {r['direction']:17}", end="")
         print(
-            f" {r['nfn_eager_ms']:9.1f} {r['times_nfn_eager']:5.2f}x {r['times_nfn_same_mode']:6.2f}x"
-            f" {gemm:>6} {memory:>7}"
+            f" {r['ours_ms']:9.1f} {r['nfn_eager_ms']:9.1f} {r['times_nfn_eager']:5.2f}x"
+            f" {r['times_nfn_same_mode']:6.2f}x {gemm:>6} {memory:>7}"
         )
     print("x nfn: speed against nfn eager in float32; x same: against nfn in the same mode;")
     print("GEMM: share of the rate of plain matrix products; memory: peak of forward+backward, eager, against nfn.")
@@ -264,15 +267,15 @@ def plot_growth(path: str, repeats: int) -> dict[str, list]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--specs", nargs="+", choices=SPECS, default=list(SPECS))
-    parser.add_argument("--channels", nargs="+", type=int, default=[64, 128, 256])
+    parser.add_argument("--channels", nargs="+", type=int, default=[32, 64, 128, 256])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager", "compiled"])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", nargs="+", type=int, default=[torch.get_num_threads()])
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
     parser.add_argument("--growth", metavar="PNG", help="draw growth with width, depth and batch instead")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(arguments.threads[0])
     machine = {
         "machine": platform.processor() or platform.machine(),
         "threads": arguments.threads,
@@ -285,8 +288,9 @@ def main() -> None:
     rows = []
     for name in arguments.specs:
         for channels in arguments.channels:
-            a = arguments
-            rows += compare(name, channels, a.batch, a.modes, a.repeats, a.threads, CLOCKS[a.clock])
+            for threads in arguments.threads:
+                a = arguments
+                rows += compare(name, channels, a.batch, a.modes, a.repeats, threads, CLOCKS[a.clock])
     print_table(rows)
     print(json.dumps({"benchmark": "layer_speed", "batch": arguments.batch, **machine, "rows": rows}))
 

@@ -5,8 +5,8 @@ same input, so that a busy machine slows both alike; ratios are medians of the r
 of the GEMM rate compares with the matrix products of the MLPs alone, as PyTorch computes them, in the same turns.
 Prints a table and, last, one line of JSON.
 
-    python benchmarks/message_passing.py --threads 1
-    python benchmarks/message_passing.py --threads 2 --channels 16 64 256 --gates 1 8
+    python benchmarks/message_passing.py --threads 1 2
+    python benchmarks/message_passing.py --threads 1 --channels 16 64 256 --gates 1 8
 """
 
 import argparse
@@ -19,8 +19,8 @@ from collections.abc import Callable
 
 import torch
 
-from neuralfunctionals import NetworkSpec
-from neuralfunctionals.layers import NeuronStates, neuron_update
+from neuralfunctionals import NetworkSpec, kernels
+from neuralfunctionals.layers import NeuronStates
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
@@ -75,19 +75,16 @@ def time_in_turns(steps: list[Callable[[], None]], repeats: int, clock: Callable
     return times
 
 
-def compare(spec: NetworkSpec, channels: int, num_gates: int, arguments: argparse.Namespace) -> dict:
+def compare(spec: NetworkSpec, channels: int, num_gates: int, threads: int, arguments: argparse.Namespace) -> dict:
     torch.manual_seed(0)
+    torch.set_num_threads(threads)
     hidden = arguments.hidden_factor * channels
     step, work = make_step(spec, channels, hidden, num_gates, arguments.rounds, arguments.batch)
     gemms, gemm_work = make_gemms(spec, channels, hidden, arguments.rounds, arguments.batch)
 
     def plain() -> None:
-        needed = neuron_update._is_plain_needed
-        neuron_update._is_plain_needed = lambda: True
-        try:
+        with kernels.use("plain"):
             step()
-        finally:
-            neuron_update._is_plain_needed = needed
 
     times = time_in_turns([plain, step, gemms], arguments.repeats, CLOCKS[arguments.clock])
     medians = [statistics.median(t) for t in times]
@@ -96,6 +93,7 @@ def compare(spec: NetworkSpec, channels: int, num_gates: int, arguments: argpars
     return {
         "channels": channels,
         "gates": num_gates,
+        "threads": threads,
         "plain_networks_per_second": round(arguments.batch / medians[0]),
         "networks_per_second": round(arguments.batch / medians[1]),
         "plain_gflops": round(rates[0], 1),
@@ -115,24 +113,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", nargs="+", type=int, default=[torch.get_num_threads()])
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     spec = NetworkSpec.mlp(arguments.widths)
 
-    print(f"{'ch.':>4}{'gates':>6}{'networks/s':>12}{'plain':>8}{'GFLOP/s':>9}{'plain':>7}{'GEMM':>7}", end="")
-    print(f"{'x plain':>9}{'of GEMM':>9}")
+    print(f"{'ch.':>4}{'gates':>6}{'threads':>9}{'networks/s':>12}{'plain':>8}{'GFLOP/s':>9}{'plain':>7}", end="")
+    print(f"{'GEMM':>7}{'x plain':>9}{'of GEMM':>9}")
     rows = []
-    for channels in arguments.channels:
-        for num_gates in arguments.gates:
-            rows.append(r := compare(spec, channels, num_gates, arguments))
-            print(f"{channels:4}{num_gates:6}{r['networks_per_second']:12}{r['plain_networks_per_second']:8}", end="")
-            print(f"{r['gflops']:9.1f}{r['plain_gflops']:7.1f}{r['gemm_gflops']:7.1f}", end="")
-            print(f"{r['times_plain']:8.2f}x{r['share_of_gemm_rate']:9.0%}")
-    about = {
-        name: getattr(arguments, name) for name in ("widths", "hidden_factor", "rounds", "batch", "threads", "clock")
-    }
+    choices = itertools.product(arguments.channels, arguments.gates, arguments.threads)
+    for channels, num_gates, threads in choices:
+        rows.append(r := compare(spec, channels, num_gates, threads, arguments))
+        print(f"{channels:4}{num_gates:6}{threads:9}{r['networks_per_second']:12}", end="")
+        print(f"{r['plain_networks_per_second']:8}{r['gflops']:9.1f}{r['plain_gflops']:7.1f}", end="")
+        print(f"{r['gemm_gflops']:7.1f}{r['times_plain']:8.2f}x{r['share_of_gemm_rate']:9.0%}")
+    about = {name: getattr(arguments, name) for name in ("widths", "hidden_factor", "rounds", "batch", "clock")}
     machine = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
     print(json.dumps({"benchmark": "message_passing", **about, **machine, "rows": rows}))
 

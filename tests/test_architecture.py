@@ -20,6 +20,7 @@ EVERYTHING = PLAIN | {
     "report",
     "testing",
     "native",
+    "kernels",
     "shipped",
 }
 MAY_IMPORT = {
@@ -32,10 +33,11 @@ MAY_IMPORT = {
     "budget": {"errors"},
     "shipped": {"errors"},
     "weight_space": {"errors"},
-    "layers": {"errors", "weight_space", "inr", "native"},
+    "kernels": {"errors", "weight_space", "native"},
+    "layers": {"errors", "weight_space", "inr", "kernels"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
-    "inr": {"errors", "weight_space", "native"},
-    "data": PLAIN | {"weight_space", "inr", "native"},
+    "inr": {"errors", "weight_space", "kernels"},
+    "data": PLAIN | {"weight_space", "inr", "kernels", "native"},
     "tasks": PLAIN | {"weight_space", "inr", "data"},
     "registry": PLAIN | {"tasks", "data", "models"},
     "report": PLAIN | {"weight_space", "inr", "data", "tasks", "registry"},

@@ -1,4 +1,4 @@
-"""Builds the package's C++ files on first use, where the machine has a compiler, and keeps the results in a cache.
+"""Builds C++ files where the machine has a compiler, and keeps the results in a cache.
 
 A library runs with the user's rights, and a damaged one can kill the process. So one from the cache is loaded only if
 nobody else could have put it there or changed it, and if its SHA-256, kept beside it, still fits; else it is built
@@ -8,13 +8,13 @@ again. If the cache cannot be trusted, the library is built in a private directo
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import os
 import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -39,30 +39,33 @@ def find_compiler() -> str | None:
     return shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 
-@functools.cache
-def load_library(source: Path, *flags: str) -> ctypes.CDLL | None:
-    """The compiled source, built if need be; nothing where that is impossible.
+def load_library(source: Path, *flags: str, build: bool = True) -> ctypes.CDLL | None:
+    """The compiled source; None if it is not in the cache and cannot or may not be built.
 
     Without a compiler, a library that one built here earlier is used.
 
     Args:
         source: A C++ file.
         flags: Options of the compiler beyond the usual ones.
+        build: Whether to run the compiler if need be.
+
+    Raises:
+        OSError: The compiler or the loader failed.
     """
     flags = (*_FLAGS, *flags)
+    compiler = find_compiler()
     try:
-        compiler = find_compiler()
         name = _Name.of(source, flags, compiler)
         with _open_cache() as cache:
             found = None if cache is None else _find(cache, name)
-            if found is None and compiler is not None:
+            if found is None and compiler is not None and build:
                 library = _build(compiler, source, flags)
                 found = None if cache is None else _keep(cache, str(name), library)
                 if found is None:
                     return _load_private(library)
             return None if found is None else ctypes.CDLL(os.path.join(_reach(cache), found))
-    except (OSError, subprocess.SubprocessError):
-        return None
+    except subprocess.SubprocessError as error:
+        raise OSError(f"{compiler} does not work: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -189,13 +192,16 @@ def _write(cache: int, name: str, content: bytes) -> None:
 
 def _build(compiler: str, source: Path, flags: tuple[str, ...]) -> bytes:
     """Compiles for this very processor."""
+    print(f"neuralfunctionals: compiling {source.name}, about 10 s, once", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="neuralfunctionals-") as scratch:
         result = Path(scratch) / "library.so"
         for native in (["-march=native"], ["-mcpu=native"], []):
             command = [compiler, *flags, *native, "-o", str(result), str(source)]
-            if subprocess.run(command, capture_output=True, timeout=300).returncode == 0:
+            run = subprocess.run(command, capture_output=True, timeout=300, text=True, errors="replace")
+            if run.returncode == 0:
                 return result.read_bytes()
-    raise OSError(f"{compiler} cannot build {source}.")
+    lines = [line.strip() for line in run.stderr.splitlines() if "error" in line] or [f"exit code {run.returncode}"]
+    raise OSError(f"{compiler} cannot build {source.name}: {lines[0]}")
 
 
 def _load_private(library: bytes) -> ctypes.CDLL:

@@ -16,20 +16,17 @@ from neuralfunctionals.data.cnn_settings import (
     dropout_masks,
 )
 from neuralfunctionals.data.cnn_training import (
-    _SOURCE,
     CnnImages,
     checkpoint_epochs,
     choose_engine,
     num_batches,
     train_cnns,
 )
-from neuralfunctionals.native import load_library
+from neuralfunctionals.native import find_compiler
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
-ENGINES = [
-    pytest.param("native", marks=pytest.mark.skipif(load_library(_SOURCE) is None, reason="no C++ compiler here")),
-    "torch",
-]
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler here")
+ENGINES = [pytest.param("native", marks=needs_compiler), "torch"]
 
 
 def make_images(count=90, size=17, channels=1, classes=4):
@@ -116,7 +113,7 @@ def test_a_batch_of_networks_trains_like_each_alone_in_double_precision():
         assert moved > 1e-4
 
 
-@pytest.mark.skipif(load_library(_SOURCE) is None, reason="no C++ compiler here")
+@needs_compiler
 @pytest.mark.parametrize(("size", "channels", "classes"), [(17, 1, 4), (32, 3, 10), (15, 1, 2), (28, 1, 17)])
 def test_the_native_engine_trains_like_each_network_alone(size, channels, classes):
     images = make_images(120, size, channels, classes)

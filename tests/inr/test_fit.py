@@ -4,14 +4,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, native
-from neuralfunctionals.inr import RECIPES, FitRecipe, fit, fit_values, image_grid, initial_weights, kernel, psnr, render
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, native
+from neuralfunctionals.inr import RECIPES, FitRecipe, fit, fit_values, image_grid, initial_weights, psnr, render
 from neuralfunctionals.inr.fit import mean_squared_gradients
+from neuralfunctionals.kernels import siren_fit
 
-ENGINES = [
-    "torch",
-    pytest.param("native", marks=pytest.mark.skipif(not kernel.is_available(), reason="no C++ compiler here")),
-]
+needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
+ENGINES = ["torch", pytest.param("native", marks=needs_compiler)]
 SHORT = FitRecipe(steps=30, learning_rate=5e-3)
 
 
@@ -40,7 +39,9 @@ def test_written_gradients_are_those_of_autograd(engine, widths):
     expected = (values - targets).square().flatten(1).mean(1)
     expected.sum().backward()
     assert tensor.grad is not None
-    function = kernel.mean_squared_gradients if engine == "native" else mean_squared_gradients
+    if engine == "native":
+        kernels.build([siren_fit.NAME])
+    function = siren_fit.mean_squared_gradients if engine == "native" else mean_squared_gradients
     errors, gradients = function(spec, parameters, points, targets, omega=20.0)
     torch.testing.assert_close(errors.float(), expected.detach(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradients, tensor.grad, rtol=1e-3, atol=2e-5)
@@ -117,7 +118,7 @@ def test_a_recipe_that_never_converges_is_refused(engine):
         fit(pictures(3), recipe=FitRecipe(steps=20, learning_rate=1e38, optimizer="sgd"), engine=engine)
 
 
-@pytest.mark.skipif(not kernel.is_available(), reason="no C++ compiler here")
+@needs_compiler
 def test_the_native_engine_does_not_depend_on_batches_or_threads():
     images = pictures(40)
     items = torch.stack([torch.arange(40) * 3, torch.arange(40) % 2], 1)
@@ -130,7 +131,7 @@ def test_the_native_engine_does_not_depend_on_batches_or_threads():
     assert torch.equal(together.psnr_db, torch.cat([p.psnr_db for p in parts]))
 
 
-@pytest.mark.skipif(not kernel.is_available(), reason="no C++ compiler here")
+@needs_compiler
 def test_the_engines_agree():
     images = pictures(6, channels=3)
     native, torch_ = (fit(images, recipe="default", engine=e).psnr_db.clamp(max=50) for e in ("native", "torch"))
@@ -140,14 +141,18 @@ def test_the_engines_agree():
 
 def test_without_a_compiler_the_torch_engine_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("NF_CACHE", str(tmp_path))  # a library in the cache would be used
-    monkeypatch.setattr(native, "find_compiler", lambda: None)
-    native.load_library.cache_clear()
-    try:
+    monkeypatch.setattr(kernels.choice, "_libraries", {})
+    monkeypatch.setattr(kernels.choice, "_warned", set())
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
         assert fit(pictures(1), recipe=SHORT).engine == "torch"
-        with pytest.raises(ValueError, match="needs the CPU, a C\\+\\+ compiler"):
-            fit(pictures(1), recipe=SHORT, engine="native")
-    finally:
-        native.load_library.cache_clear()
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler .* the CPU"):
+        fit(pictures(1), recipe=SHORT, engine="native")
+
+
+def test_plain_kernels_mean_the_torch_engine():
+    with kernels.use("plain"):
+        assert fit(pictures(1), recipe=SHORT).engine == "torch"
 
 
 def test_any_dimension_and_depth():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuralfunctionals import NetworkSpec
-from neuralfunctionals.layers import LayerEncoding, WeightSpaceSelfAttention, cpu_kernels
+from neuralfunctionals.layers import LayerEncoding, WeightSpaceSelfAttention
 from neuralfunctionals.testing import assert_equivariant, assert_minimal, random_features
 from strategies import mlp_specs, network_specs
 
@@ -45,36 +45,6 @@ def test_each_term_alone_equals_its_loop(spec, global_term):
     # Biases take no part in term 1; with one layer alone, rows are all there is at the input neurons.
     for group in (g for g in spec.groups if g.kind == "bias"):
         assert first[:, group.start : group.stop].abs().max() == 0
-
-
-def gradients(layer, features, compute):
-    """A vector of the output's and all gradients' values, for a fixed seed of the dropout."""
-    x = features.tensor.clone().requires_grad_()
-    torch.manual_seed(0)
-    output = compute(features.with_tensor(layer.to_qkv(features.with_tensor(x))))
-    return torch.cat(
-        [t.flatten() for t in (output, *torch.autograd.grad(output.sin().sum(), [x, *layer.parameters()]))]
-    )
-
-
-@settings(max_examples=40)
-@given(spec=mlp_specs(biases=st.booleans()), dropout=st.sampled_from([0.0, 0.4]), chunk=st.sampled_from([1, 10**6]))
-def test_the_cpu_order_equals_the_plain_form_with_its_gradients(spec, dropout, chunk):
-    layer = WeightSpaceSelfAttention(spec, 4, 2, dropout=dropout).double()
-    features = random_features(spec, 4, batch=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_kernels, "_CHUNK_VALUES", chunk)  # one network at a time, or all at once
-        result = gradients(layer, features, lambda qkv: cpu_kernels.axis_attention(qkv.tensor, layer.plan, dropout))
-    plain = gradients(layer, features, lambda qkv: layer.attend_along_axes(qkv).tensor)
-    torch.testing.assert_close(result, plain, rtol=0, atol=1e-10)
-
-
-def test_the_cpu_operators_keep_the_rules_of_custom_operators():
-    plan = cpu_kernels.AxisPlan.of(NetworkSpec.mlp([2, 3, 1]), 2)
-    qkv = torch.randn(2, 13, 12, dtype=torch.float64, requires_grad=True)
-    arguments = (qkv, plan.tensors(), plan.num_heads, plan.num_neurons, [])
-    torch.library.opcheck(torch.ops.neuralfunctionals.axis_attention, arguments)
-    torch.autograd.gradcheck(lambda x: cpu_kernels.axis_attention(x, plan), (qkv,))
 
 
 @settings(max_examples=30)

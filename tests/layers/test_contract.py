@@ -1,49 +1,62 @@
-"""What every layer must do: keep its symmetry, give finite gradients, save and load, work in both precisions."""
+"""What every layer must do in both forms and precisions: keep its symmetry, give finite gradients, save and load."""
 
 import copy
+import warnings
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, layers
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, layers, native
 from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
+from operators import operators
 from strategies import network_specs
 
 EQUIVARIANT = {
-    "Pointwise": lambda spec: layers.Pointwise(spec, 4, 3),
-    "NPLinear": lambda spec: layers.NPLinear(spec, 4, 3),
-    "HNPLinear": lambda spec: layers.HNPLinear(spec, 4, 3),
-    "DWSLinear": lambda spec: layers.DWSLinear(spec, 4, 3),
-    "DWSLinear max": lambda spec: layers.DWSLinear(spec, 4, 3, reduction="max"),
-    "LayerNorm": lambda spec: layers.LayerNorm(spec, 4),
-    "LayerNorm shared": lambda spec: layers.LayerNorm(spec, 4, per_layer=False),
-    "Standardize": lambda spec: layers.Standardize(spec, 4),
-    "OutputScale": lambda spec: layers.OutputScale(spec, 4),
-    "LayerEncoding": lambda spec: layers.LayerEncoding(spec, 4),
-    "InputOutputEncoding": lambda spec: layers.InputOutputEncoding(spec, 4),
-    "SinusoidalEncoding": lambda spec: layers.SinusoidalEncoding(spec, 4),
-    "FourierFeatures": lambda spec: layers.FourierFeatures(spec, 4, 3, scale=0.3),
-    "Project": lambda spec: layers.Project(spec, 4, 3),
-    "Unproject": lambda spec: layers.Unproject(spec, 4, 3),
-    "FeedForward": lambda spec: layers.FeedForward(spec, 4, 6),
-    "FeedForward shared": lambda spec: layers.FeedForward(spec, 4, 6, mlp="shared"),
-    "SelfAttention NP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2),
-    "SelfAttention HNP": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, symmetry="HNP"),
-    "SelfAttention full": lambda spec: layers.WeightSpaceSelfAttention(spec, 4, 2, global_term="full"),
-    "Block NP": lambda spec: layers.Block(spec, 4, 6, 2),
-    "Block HNP": lambda spec: layers.Block(spec, 4, 6, 2, symmetry="HNP", mlp="shared"),
+    "Pointwise": lambda spec: layers.Pointwise(spec, 16, 3),
+    "NPLinear": lambda spec: layers.NPLinear(spec, 16, 3),
+    "HNPLinear": lambda spec: layers.HNPLinear(spec, 16, 3),
+    "DWSLinear": lambda spec: layers.DWSLinear(spec, 16, 3),
+    "DWSLinear max": lambda spec: layers.DWSLinear(spec, 16, 3, reduction="max"),
+    "LayerNorm": lambda spec: layers.LayerNorm(spec, 16),
+    "LayerNorm shared": lambda spec: layers.LayerNorm(spec, 16, per_layer=False),
+    "Standardize": lambda spec: layers.Standardize(spec, 16),
+    "OutputScale": lambda spec: layers.OutputScale(spec, 16),
+    "LayerEncoding": lambda spec: layers.LayerEncoding(spec, 16),
+    "InputOutputEncoding": lambda spec: layers.InputOutputEncoding(spec, 16),
+    "SinusoidalEncoding": lambda spec: layers.SinusoidalEncoding(spec, 16),
+    "FourierFeatures": lambda spec: layers.FourierFeatures(spec, 16, 3, scale=0.3),
+    "Project": lambda spec: layers.Project(spec, 16, 3),
+    "Unproject": lambda spec: layers.Unproject(spec, 16, 3),
+    "FeedForward": lambda spec: layers.FeedForward(spec, 16, 32),
+    "FeedForward shared": lambda spec: layers.FeedForward(spec, 16, 32, mlp="shared"),
+    "SelfAttention NP": lambda spec: layers.WeightSpaceSelfAttention(spec, 16, 4),
+    "SelfAttention HNP": lambda spec: layers.WeightSpaceSelfAttention(spec, 16, 4, symmetry="HNP"),
+    "SelfAttention full": lambda spec: layers.WeightSpaceSelfAttention(spec, 16, 4, global_term="full"),
+    "Block NP": lambda spec: layers.Block(spec, 16, 32, 4),
+    "Block HNP": lambda spec: layers.Block(spec, 16, 32, 4, symmetry="HNP", mlp="shared"),
 }
 INVARIANT = {
-    "NPPool": lambda spec: layers.NPPool(spec, 4),
-    "HNPPool": lambda spec: layers.HNPPool(spec, 4),
-    "HNPPool max": lambda spec: layers.HNPPool(spec, 4, reduction="max"),
-    "StatFeatures": lambda spec: layers.StatFeatures(spec, 4),
-    "CrossAttention": lambda spec: layers.WeightSpaceCrossAttention(spec, 4, 6, 3, 2),
+    "NPPool": lambda spec: layers.NPPool(spec, 16),
+    "HNPPool": lambda spec: layers.HNPPool(spec, 16),
+    "HNPPool max": lambda spec: layers.HNPPool(spec, 16, reduction="max"),
+    "StatFeatures": lambda spec: layers.StatFeatures(spec, 16),
+    "CrossAttention": lambda spec: layers.WeightSpaceCrossAttention(spec, 16, 6, 3, 2),
 }
 ALL = {**EQUIVARIANT, **INVARIANT}
+COMPILED = {"Block NP", "Block HNP"}  # what at least one compiled operator has a part in
 SPECS = [NetworkSpec.mlp([2, 3, 3, 1]), NetworkSpec.cnn([1, 3, 2], (2, 2), dense=[2])]
+
+
+@pytest.fixture(params=["plain", "compiled"], autouse=True)
+def form(request):
+    if request.param == "compiled" and native.find_compiler() is None:
+        pytest.skip("no C++ compiler here")
+    # Many layers have one form only, and warn here.
+    with warnings.catch_warnings(), kernels.use(request.param):
+        warnings.filterwarnings("ignore", "The plain form of")
+        yield request.param
 
 
 def test_every_public_layer_is_checked_here():
@@ -74,7 +87,7 @@ def test_invariant_in_both_precisions(name, spec, seed):
 @pytest.mark.parametrize("name", ALL)
 def test_gradients_are_finite_and_reach_every_parameter(name, spec):
     layer = ALL[name](spec).double()
-    features = random_features(getattr(layer, "in_spec", spec), 4)
+    features = random_features(getattr(layer, "in_spec", spec), 16)
     features.tensor.requires_grad_()
     result = layer(features)
     output = result.tensor if isinstance(result, WeightSpaceFeatures) else result
@@ -86,10 +99,31 @@ def test_gradients_are_finite_and_reach_every_parameter(name, spec):
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("name", ALL)
+def test_single_precision_equals_double_precision(name, spec, form):
+    layer = ALL[name](spec).float()
+    features = random_features(getattr(layer, "in_spec", spec), 16, dtype=torch.float32)
+    with operators() as called:
+        found = values_and_gradients(layer, features)
+    exact = values_and_gradients(layer.double(), features.with_tensor(features.tensor.double()))
+    for mine, expected in zip(found, exact, strict=True):
+        scale = max(1, expected.abs().max().item())
+        torch.testing.assert_close(mine.double(), expected, rtol=1e-4, atol=1e-5 * scale)
+    assert bool(called) == (name in COMPILED and form == "compiled")
+
+
+def values_and_gradients(layer, features):
+    features = features.with_tensor(features.tensor.clone().requires_grad_())
+    result = layer(features)
+    output = result.tensor if isinstance(result, WeightSpaceFeatures) else result
+    return [output, *torch.autograd.grad(output.sin().sum(), [features.tensor, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("name", ALL)
 def test_state_dicts_and_copies_carry_the_whole_layer(name, spec):
     layer, other = ALL[name](spec).double(), ALL[name](spec).double()
     other.load_state_dict(layer.state_dict())
-    features = random_features(getattr(layer, "in_spec", spec), 4)
+    features = random_features(getattr(layer, "in_spec", spec), 16)
     result, *again = (m(features) for m in (layer, other, copy.deepcopy(layer)))
     for same in again:
         if isinstance(result, WeightSpaceFeatures):
@@ -103,8 +137,8 @@ def test_describes_itself_and_refuses_other_networks(name):
     layer = ALL[name](SPECS[0])
     assert layer.spec == SPECS[0]
     assert layer.symmetry in ("NP", "HNP")
-    assert layer.in_channels == 4
+    assert layer.in_channels == 16
     assert layer.out_channels > 0
     if not name.startswith("Block"):  # a block's parts say it
         with pytest.raises(ValueError, match=r"expected networks .* but received"):
-            layer.float()(random_features(NetworkSpec.mlp([5, 5]), 4, dtype=torch.float32))
+            layer.float()(random_features(NetworkSpec.mlp([5, 5]), 16, dtype=torch.float32))

@@ -7,11 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, models
+from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, models, native
 from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
+from operators import operators
 from strategies import network_specs
 
-NFT = {"channels": 8, "num_blocks": 1, "hidden_channels": 6, "num_heads": 2, "num_latents": 3, "latent_channels": 4}
+NFT = {"channels": 16, "num_blocks": 1, "hidden_channels": 16, "num_heads": 4, "num_latents": 3, "latent_channels": 4}
 SPATIAL = {"channels": [4], "num_frequencies": 2, "grid_size": 3, "latent_channels": 4, "num_heads": 2}
 ARRAY = {k: NFT[k] for k in ("channels", "num_blocks", "hidden_channels", "num_heads", "latent_channels")}
 ARRAY |= {"grid_size": 2, "decoder_channels": 5}
@@ -21,15 +22,17 @@ EQUIVARIANT = {
     "NFT NP": lambda spec: models.NFT(spec, io_encoding=False, **NFT),
     "NFT HNP": lambda spec: models.NFT(spec, symmetry="HNP", mlp="shared", **NFT),
     "NFT full": lambda spec: models.NFT(spec, global_term="full", **NFT),
-    "NFT with states": lambda spec: models.NFT(spec, neuron_states=2, state_channels=4, **NFT),
+    "NFT with states": lambda spec: models.NFT(spec, neuron_states=2, state_channels=16, **NFT),
     "NFT HNP with states": lambda spec: models.NFT(
-        spec, neuron_states=1, state_channels=4, symmetry="HNP", io_encoding=False, **NFT
+        spec, neuron_states=1, state_channels=16, symmetry="HNP", io_encoding=False, **NFT
     ),
     "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
     "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
-    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=8, num_rounds=2, omega=3.0, rank=2),
-    "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(spec, channels=4, num_rounds=3, symmetry="NP", num_gates=2),
+    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=16, num_rounds=2, omega=3.0, rank=2),
+    "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(
+        spec, channels=16, num_rounds=3, symmetry="NP", num_gates=2
+    ),
 }
 INVARIANT = {
     "NFT latents": lambda spec: models.NFT(spec, pooling="latents", **NFT),
@@ -42,9 +45,9 @@ INVARIANT = {
     "DWSNet normalized": lambda spec: models.DWSNet(
         spec, channels=3, num_layers=2, invariant=True, standardize=True, batch_norm=True
     ),
-    "NeuronGraphNet vector": lambda spec: models.NeuronGraphNet(spec, channels=8, pooling="vector", head_channels=[5]),
+    "NeuronGraphNet vector": lambda spec: models.NeuronGraphNet(spec, channels=16, pooling="vector", head_channels=[5]),
     "NeuronGraphNet latents": lambda spec: models.NeuronGraphNet(
-        spec, channels=8, pooling="latents", num_latents=3, latent_channels=4
+        spec, channels=16, pooling="latents", num_latents=3, latent_channels=4
     ),
     "NFT standardized": lambda spec: models.NFT(spec, pooling="NP", standardize=True, head_channels=[5], **NFT),
     "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
@@ -59,13 +62,13 @@ AUTOENCODERS = {
     "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
 }
 ASKING = {
-    "NFT probes": lambda spec: models.NFT(spec, probes=3, omega=2.0, state_channels=4, **NFT),
+    "NFT probes": lambda spec: models.NFT(spec, probes=3, omega=2.0, state_channels=16, **NFT),
     "NFT states and probes": lambda spec: models.NFT(
-        spec, probes=3, neuron_states=1, omega=2.0, state_channels=4, pooling="HNP", head_channels=[5], **NFT
+        spec, probes=3, neuron_states=1, omega=2.0, state_channels=16, pooling="HNP", head_channels=[5], **NFT
     ),
-    "NeuronGraphNet probes": lambda spec: models.NeuronGraphNet(spec, channels=8, probes=3, omega=2.0),
+    "NeuronGraphNet probes": lambda spec: models.NeuronGraphNet(spec, channels=16, probes=3, omega=2.0),
     "NeuronGraphNet vector, probes": lambda spec: models.NeuronGraphNet(
-        spec, channels=8, probes=3, omega=2.0, pooling="vector", head_channels=[5]
+        spec, channels=16, probes=3, omega=2.0, pooling="vector", head_channels=[5]
     ),
     "RenderCNN": lambda spec: models.RenderCNN(spec, out_channels=2, image_size=8, channels=2, omega=2.0),
 }
@@ -89,6 +92,28 @@ def test_leagues_follow_from_the_model():
     assert {models.league(make(SPECS[0])) for make in ASKING.values()} == {"asks the function"}
     array = models.Inr2Array(SPECS[0], encoder="neuron-graph", probes=2, canonical="sine", **ARRAY)
     assert models.league(array) == "asks the function"
+
+
+@pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("name", [*ON_WEIGHTS, *ASKING])
+def test_plain_and_compiled_kernels_agree(name):
+    model = {**ON_WEIGHTS, **ASKING}[name](SPECS[0])
+    features = random_features(SPECS[0], dtype=torch.float32)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def compute():
+        torch.manual_seed(0)
+        y = as_tensor(model(features))
+        return [y, *torch.autograd.grad(y.sin().sum(), parameters)]
+
+    with operators() as called:
+        found = compute()
+    with kernels.use("plain"):
+        expected = compute()
+    for mine, plain in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4 * max(1, plain.abs().max().item()))
+    uses_compiled = name.startswith(("NFT", "NeuronGraphNet", "Inr2Array")) and name != "Inr2Array NFN"
+    assert bool(called) == uses_compiled
 
 
 @pytest.mark.parametrize("name", ASKING)

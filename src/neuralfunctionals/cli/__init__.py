@@ -13,12 +13,12 @@ import jsonargparse
 
 from neuralfunctionals import __version__
 from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
-from neuralfunctionals.cli import data, demo, latents, make, networks, report, serve, sweep, train
+from neuralfunctionals.cli import build, data, demo, latents, make, networks, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command, print_table, printable
 
 COMMANDS: dict[str, Command] = {
     name: command
-    for part in (demo, networks, make, data, train, latents, sweep, report, serve)
+    for part in (demo, networks, make, data, train, latents, sweep, report, serve, build)
     for name, command in part.COMMANDS.items()
 }
 """All commands by the words that call them."""

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from einops import einsum, rearrange
 from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
+from neuralfunctionals import kernels
 from neuralfunctionals.data.cnn_settings import (
     ACTIVATIONS,
     CONVOLUTIONS,
@@ -27,14 +27,13 @@ from neuralfunctionals.data.cnn_settings import (
     cnn_spec,
     dropout_masks,
 )
-from neuralfunctionals.native import load_library
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, K checkpoints, M images, H rows, W columns, C colours, P positions.
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 """Measured at each checkpoint, without dropout: mean cross-entropy (no L2 term) and fraction of right answers."""
-_SOURCE = Path(__file__).with_name("cnn_training.cpp")
+_KERNEL = "cnn_training"
 _MAX_ATTEMPTS = 20
 _EPSILON = 1e-7
 
@@ -85,15 +84,7 @@ def checkpoint_epochs(epochs: int) -> list[int]:
 
 def choose_engine(engine: str, channels: int) -> Literal["native", "torch"]:
     """The engine that `train_cnns` will use."""
-    if engine not in ("auto", "native", "torch"):
-        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
-    usable = engine != "torch" and channels in (1, 3) and load_library(_SOURCE) is not None
-    if engine == "native" and not usable:
-        raise ValueError(
-            "The native engine needs a C++ compiler (g++ or clang++; or set CXX), and images of 1 or 3 channels. "
-            "Use engine='torch', or 'auto' to take whatever works."
-        )
-    return "native" if usable else "torch"
+    return kernels.choose_engine(engine, _KERNEL, suits=channels in (1, 3), needs="images of 1 or 3 channels")
 
 
 def train_cnns(
@@ -210,7 +201,7 @@ def _shape(images: CnnImages) -> np.ndarray:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    library = load_library(_SOURCE)
+    library = kernels.library(_KERNEL)
     assert library is not None
     if getattr(library, name)(*(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments)):
         raise MemoryError("Not enough memory to train one network.")

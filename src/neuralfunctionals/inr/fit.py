@@ -15,11 +15,12 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Float64, Int, Int32, UInt8
 from torch import Tensor
 
-from neuralfunctionals.inr import kernel
+from neuralfunctionals import kernels
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.metrics import psnr_from_error
 from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights, require_convention, require_siren
+from neuralfunctionals.kernels import siren_fit
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
@@ -235,15 +236,9 @@ def fit_values(
 
 def choose_engine(engine: str, spec: NetworkSpec, device: str | torch.device = "cpu") -> Literal["native", "torch"]:
     """The engine that `fit` will use."""
-    if engine not in ("auto", "native", "torch"):
-        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
-    usable = torch.device(device).type == "cpu" and engine != "torch" and kernel.is_available(spec)
-    if engine == "native" and not usable:
-        raise ValueError(
-            "The native engine needs the CPU, a C++ compiler (g++ or clang++; or set CXX) and at most 16 layers. "
-            "Use engine='torch', or 'auto' to take whatever works."
-        )
-    return "native" if usable else "torch"
+    suits = torch.device(device).type == "cpu" and spec.num_layers <= siren_fit.MAX_LAYERS
+    needs = f"the CPU and at most {siren_fit.MAX_LAYERS} layers"
+    return kernels.choose_engine(engine, siren_fit.NAME, suits=suits, needs=needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +270,7 @@ def _train_native(
     pieces = torch.arange(len(parameters)).split(16)
 
     def run(piece: Tensor) -> _Trained:
-        result = kernel.fit_networks(
+        result = siren_fit.fit_networks(
             job.spec,
             parameters[piece],
             job.points,

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from neuralfunctionals.layers.cpu_kernels import AxisPlan, axis_attention, axis_vectors
+from neuralfunctionals import kernels
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -83,24 +83,31 @@ class WeightSpaceSelfAttention(nn.Module):
         self.skeleton = spec.without_kernels()
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
-        self.plan = AxisPlan.of(self.skeleton, num_heads)
-        self.vectors = [v.int().contiguous() for v in axis_vectors(self.skeleton)]
+        self.vectors = axis_vectors(self.skeleton)
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "WeightSpaceSelfAttention")
         features = self.project(features)
         qkv = features.with_tensor(self.to_qkv(features))
-        if qkv.tensor.device.type == "cpu":
-            dropout = self.dropout if self.training else 0.0
-            output = features.with_tensor(axis_attention(qkv.tensor, self.plan, dropout))
-        else:
-            output = self.attend_along_axes(qkv)
+        output = self.attend_along_axes(qkv)
         if self.global_term == "full":
             output = output + qkv.map(self._attend_tokens)
         elif self.global_term == "reduced":
             output = output + self._attend_between_groups(features, qkv)
         return self.unproject(output)
+
+    def plain_parameters(self) -> list[Tensor] | None:
+        """Weight and bias of the projection, if nothing else is computed than the compiled form knows.
+
+        That form takes chains of dense layers, with one projection for all entries, and has no third term or the means.
+        """
+        is_known = not self.spec.has_kernels and self.symmetry == "NP" and self.global_term != "full"
+        is_plain = self.reduction == "mean" and (self.dropout == 0 or not self.training)
+        is_stock = kernels.is_stock(self, WeightSpaceSelfAttention) and kernels.is_stock(
+            self.to_qkv, _NeuronDependentLinear
+        )
+        return kernels.stock_parameters(self.to_qkv.shared, nn.Linear) if is_known and is_plain and is_stock else None
 
     def attend_along_axes(self, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The first two terms: attention between all vectors over the neurons of one layer, for every layer."""
@@ -153,6 +160,23 @@ class WeightSpaceSelfAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.spec}, channels={self.in_channels}, num_heads={self.num_heads}, symmetry={self.symmetry}"
+
+
+def axis_vectors(spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
+    """For each layer of neurons the entries of the vectors that meet there, as 32-bit numbers."""
+    return [
+        torch.cat([_vectors_over(axis, g) for g in spec.groups if axis in g.axes]).int()
+        for axis in range(spec.num_layers + 1)
+    ]
+
+
+def _vectors_over(axis: int, group: Group) -> Int[Tensor, "T n"]:
+    """Entries of a group: columns of the weights before the axis, rows of those after it, or the bias."""
+    # On the CPU also where a model is made without memory, on the meta device.
+    entries = torch.arange(group.start, group.stop, device="cpu").view(group.shape)
+    if group.kind == "bias":
+        return entries[None]
+    return entries.T if group.layer == axis else entries
 
 
 class _NeuronDependentLinear(nn.Module):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from neuralfunctionals.layers import cpu_block
+from neuralfunctionals import kernels
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
-from neuralfunctionals.layers.cpu_kernels import feed_forward
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -61,13 +59,16 @@ class FeedForward(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "FeedForward")
-        x = features.tensor
-        if x.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
-            parameters = [p for mlp in self.mlps for p in mlp.parameters()]
-            dropout = self.dropout if self.training else 0.0
-            return features.with_tensor(F.dropout(feed_forward(x, self.sizes, parameters, dropout), dropout))
-        parts = zip(self.mlps, x.split(self.sizes, dim=1), strict=True)
+        parts = zip(self.mlps, features.tensor.split(self.sizes, dim=1), strict=True)
         return features.with_tensor(torch.cat([mlp(part) for mlp, part in parts], dim=1))
+
+    def plain_parameters(self) -> list[Tensor] | None:
+        """Weights and biases of all layers in order, if these and GELU are all that is computed."""
+        kinds = nn.Linear, nn.GELU, nn.Dropout, nn.Linear, nn.Dropout
+        found = [kernels.stock_parameters(mlp, *kinds) for mlp in self.mlps]
+        if not kernels.is_stock(self, FeedForward) or any(parameters is None for parameters in found):
+            return None
+        return [p for parameters in found for p in parameters or []]
 
 
 class Block(nn.Module):
@@ -114,6 +115,7 @@ class Block(nn.Module):
         )
         self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
+        kernels.prepare("block", list(self.feed_forward.parameters()))
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "Block")
@@ -121,37 +123,27 @@ class Block(nn.Module):
 
     def _add_attention(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         norm, attention = self.attention_norm, self.attention
-        # The compiled operator knows one projection for all entries, and takes whole networks.
-        simple = attention.symmetry == "NP" and not self.spec.has_kernels and attention.global_term != "full"
-        if not simple or not self._is_compiled(features, norm, attention):
-            return features + attention(norm(features))
-        projection = attention.to_qkv.shared
-        return features.with_tensor(
-            cpu_block.residual_attention(
-                features.tensor,
-                norm.scale,
-                norm.shift,
-                projection.weight,
-                projection.bias,
-                attention.vectors,
-                [g.size for g in self.spec.groups],
-                attention.num_heads,
-                between_groups=attention.global_term == "reduced",
-            )
+        parameters = self._with_norm(norm, attention.plain_parameters())
+        y = kernels.residual_attention(
+            features.tensor,
+            parameters,
+            attention.vectors,
+            [g.size for g in self.spec.groups],
+            attention.num_heads,
+            lambda: (features + attention(norm(features))).tensor,
+            between_groups=attention.global_term == "reduced",
         )
+        return features.with_tensor(y)
 
     def _add_feed_forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         norm, feed_forward = self.feed_forward_norm, self.feed_forward
-        if not self._is_compiled(features, norm, feed_forward):
-            return features + feed_forward(norm(features))
-        parameters = list(feed_forward.mlps.parameters())
-        return features.with_tensor(
-            cpu_block.residual_feed_forward(features.tensor, norm.scale, norm.shift, parameters, feed_forward.sizes)
+        parameters = self._with_norm(norm, feed_forward.plain_parameters())
+        y = kernels.residual_feed_forward(
+            features.tensor, parameters, feed_forward.sizes, lambda: (features + feed_forward(norm(features))).tensor
         )
+        return features.with_tensor(y)
 
-    def _is_compiled(self, features: WeightSpaceFeatures, *modules: nn.Module) -> bool:
-        """Whether one compiled operator takes the place of a norm, what follows it and the residual connection."""
-        drops = self.training and self.feed_forward.dropout > 0
-        hooks = any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
-        parameters = [p for m in modules for p in m.parameters()]
-        return not drops and not hooks and cpu_block.suits(features.tensor, parameters)
+    def _with_norm(self, norm: LayerNorm, parameters: list[Tensor] | None) -> list[Tensor] | None:
+        if parameters is None or not kernels.is_stock(norm, LayerNorm):
+            return None
+        return [norm.scale, norm.shift, *parameters]

@@ -15,9 +15,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals import kernels
 from neuralfunctionals.layers.folding import FoldedGroup
 from neuralfunctionals.layers.image_probes import ImageProbes
-from neuralfunctionals.layers.neuron_update import neuron_update
 from neuralfunctionals.layers.probes import Probes
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -241,6 +241,7 @@ class NeuronRound(nn.Module):
             self.updates[str(layer)] = nn.Sequential(
                 nn.LayerNorm(size), nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, channels)
             )
+        kernels.prepare("neuron_update", list(self.parameters()))
 
     def forward(
         self, neurons: Mapping[int, Float[Tensor, "B _n C"]], gates: Sequence[tuple[Tensor, Tensor]]
@@ -248,11 +249,13 @@ class NeuronRound(nn.Module):
         neurons = dict(neurons)
         for layer in self.layers:
             sources = self.sources[layer]
-            neurons[layer] = neuron_update(
+            update = self.updates[str(layer)]
+            neurons[layer] = kernels.neuron_update(
                 neurons[layer],
                 [gates[n][way] for n, _, way in sources],
                 [neurons[behind] for _, behind, _ in sources],
-                *self.updates[str(layer)].parameters(),
+                kernels.stock_parameters(update, nn.LayerNorm, nn.Linear, nn.GELU, nn.Linear),
+                update,
             )
         return neurons
 

@@ -35,12 +35,10 @@ class LayerNorm(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "LayerNorm")
-        x = F.layer_norm(features.tensor, (self.in_channels,))
-        if len(self.scale) == 1:
-            return features.with_tensor(torch.addcmul(self.shift, x, self.scale))
-        return features.with_tensor(
-            torch.addcmul(spread_over_entries(self.spec, self.shift), x, spread_over_entries(self.spec, self.scale))
-        )
+        sizes = [g.size for g in self.spec.groups] if len(self.scale) > 1 else [self.spec.num_entries]
+        parts = zip(features.tensor.split(sizes, dim=1), self.scale, self.shift, strict=True)
+        normed = [F.layer_norm(x, (self.in_channels,), scale, shift) for x, scale, shift in parts]
+        return features.with_tensor(torch.cat(normed, dim=1))
 
     def extra_repr(self) -> str:
         return f"{self.spec}, channels={self.in_channels}, per_layer={len(self.scale) > 1}"

@@ -5,7 +5,7 @@
 // kept for the backward pass either: it computes the steps again from x. Sums over entries are taken in an order that
 // depends on the number of threads alone.
 //
-// Built by cpu_block.py with the machine's own C++ compiler.
+// Called by block.py.
 
 #include "panels.hpp"
 
@@ -51,13 +51,7 @@ void feed_forward_tiles(const FeedForward& f, const Tile* tile, const Tile* end,
     for (int64_t r = 0; r < rows; r++)
       normalize(f.x + tile->entry(f, r) * C, C, f.scale + g * C, f.shift + g * C, x.at(r, 0), TILE * W);
     multiply(rows, E, C, x, w1, h, p[1]);
-    for (int64_t c = 0; c < E; c += W)
-      for (float *v = h.at(0, c), *stop = v + rows * W; v < stop; v += LANES) {
-        V cumulative, density;
-        const V value = load(v);
-        normal(value, cumulative, density);
-        store(v, value * cumulative);
-      }
+    for (int64_t c = 0; c < E; c += W) gelu(h.at(0, c), rows * W, h.at(0, c));
     multiply(rows, C, E, h, w2, x, p[3]);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = tile->entry(f, r) * C;
@@ -71,6 +65,10 @@ struct GroupGradients {
   static int64_t count(int64_t C, int64_t E) { return 2 * C * E + E + 3 * C; }
   static GroupGradients in(float* p, int64_t C, int64_t E) {
     return {p, p + E * C, p + E * C + E, p + 2 * E * C + E, p + 2 * E * C + E + C, p + 2 * E * C + E + 2 * C};
+  }
+  void clear(int64_t C, int64_t E) const {
+    std::fill_n(w1, E * C, 0.0f), std::fill_n(b1, E, 0.0f), std::fill_n(w2, E * C, 0.0f), std::fill_n(b2, C, 0.0f);
+    std::fill_n(scale, C, 0.0f), std::fill_n(shift, C, 0.0f);
   }
   void add(const GroupGradients& g, int64_t C, int64_t E) {
     add_to(w1, g.w1, E * C), add_to(b1, g.b1, E), add_to(w2, g.w2, E * C), add_to(b2, g.b2, C);
@@ -99,14 +97,7 @@ void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const T
     }
     multiply(rows, E, C, x, w1t, h, p[1]);
     multiply(rows, E, C, y, w2, g_h);
-    for (int64_t c = 0; c < E; c += W)
-      for (float *v = h.at(0, c), *g_v = g_h.at(0, c), *stop = v + rows * W; v < stop; v += LANES, g_v += LANES) {
-        V cumulative, density;
-        const V value = load(v);
-        normal(value, cumulative, density);
-        store(v, value * cumulative);
-        store(g_v, load(g_v) * (cumulative + value * density));
-      }
+    for (int64_t c = 0; c < E; c += W) gelu_backward(h.at(0, c), rows * W, h.at(0, c), g_h.at(0, c));
     multiply_transposed(C, E, rows, y, h, Target(total.w2, E), true);
     multiply_transposed(E, C, rows, g_h, x, Target(total.w1, C), true);
     multiply(rows, C, E, g_h, w1, g_x);
@@ -138,6 +129,12 @@ struct Attention {
     for (int64_t a = 0; a < axes; a++) most = std::max(most, num_vectors[a] * padded(num_neurons[a] * width()));
     return most;
   }
+  int64_t most_transposed() const {
+    int64_t most = padded(width()) * padded(groups);
+    for (int64_t a = 0; a < axes; a++)
+      most = std::max(most, padded(num_vectors[a]) * padded(num_neurons[a] * width()));
+    return most;
+  }
 };
 
 // One head of attention: T vectors of n pieces of c values each, the pieces found in columns of some rows.
@@ -145,144 +142,254 @@ struct Head {
   int64_t T, n, c;
   const int32_t* entries;  // (T, n)
   int64_t column;          // of the head's first value
-  int64_t depth() const { return padded(n * c); }
+  int64_t transposed_rows() const { return padded(n * c); }
   float factor() const { return 1.0f / std::sqrt(float(n * c)); }
 };
 
-template <typename Copy>
-inline void for_each_piece(const Head& h, Panels vectors, Panels rows, int64_t column, Copy copy) {
-  const int64_t c = h.c, piece = c % W == 0 ? W : W % c == 0 ? c : 1;
-  for (int64_t j = 0; j < c; j += piece)
-    for (int64_t t = 0; t < h.T; t++)
-      for (int64_t i = 0; i < h.n; i++)
-        copy(vectors.at(t, i * c + j), rows.at(h.entries[t * h.n + i], column + j), piece);
+// Where eight values of each of eight vectors stand among the rows: in pieces of S, found at these offsets.
+template <int S>
+struct Pieces {
+  int64_t at[8][LANES / S];
+  int count;  // pieces of a vector; fewer behind its last value
+};
+
+// Calls work(value, pieces) for every eight values of eight vectors from t on. The last vector stands for those behind it.
+template <int S, typename Work>
+inline void for_each_piece(const Head& h, int64_t t, int64_t panel, Work work) {
+  const int32_t* entries[8];
+  for (int r = 0; r < 8; r++) entries[r] = h.entries + std::min(t + r, h.T - 1) * h.n;
+  int64_t neuron = 0, within = 0;
+  for (int64_t value = 0; value < h.n * h.c; value += LANES) {
+    Pieces<S> pieces;
+    pieces.count = 0;
+    for (int p = 0; p < LANES / S && neuron < h.n; p++, pieces.count++) {
+      const int64_t column = h.column + within, offset = column / W * panel + column % W;
+#pragma GCC unroll 8
+      for (int r = 0; r < 8; r++) pieces.at[r][p] = offset + entries[r][neuron] * int64_t(W);
+      if ((within += S) == h.c) within = 0, neuron++;
+    }
+    work(value, pieces);
+  }
 }
 
-Panels gather(const Head& h, Panels rows, int64_t column, float* to) {
-  const Panels vectors{to, h.T};
-  const int64_t last = h.n * h.c / W * W;
-  if (last < h.n * h.c) std::memset(vectors.at(0, last), 0, h.T * W * sizeof(float));
-  for_each_piece(h, vectors, rows, column, [](float* a, const float* b, int64_t count) {
-    if (count == W) std::memcpy(a, b, W * sizeof(float));
-    else std::memcpy(a, b, count * sizeof(float));
+template <typename Work>
+inline void with_piece_size(int64_t c, Work work) {
+  if (c % LANES == 0) work(std::integral_constant<int, LANES>());
+  else if (c % 4 == 0) work(std::integral_constant<int, 4>());
+  else work(std::integral_constant<int, 1>());
+}
+
+typedef float Four __attribute__((vector_size(16)));
+inline Four load_four(const float* p) { Four v; std::memcpy(&v, p, sizeof v); return v; }
+inline void add_four(float* p, Four v) { v += load_four(p); std::memcpy(p, &v, sizeof v); }
+
+template <int S>
+inline V read(const float* rows, const Pieces<S>& from, int r) {
+  if (S == LANES) return load(rows + from.at[r][0]);
+#ifdef NF_SHUFFLE
+  if (S == 4) {
+    const Four first = load_four(rows + from.at[r][0]), second = from.count > 1 ? load_four(rows + from.at[r][1]) : Four{};
+    return NF_SHUFFLE(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
+  }
+#endif
+  float values[LANES] = {};
+  for (int p = 0; p < LANES / S && p < from.count; p++)
+    std::memcpy(values + p * S, rows + from.at[r][p], S * sizeof(float));
+  return load(values);
+}
+
+template <int S>
+inline void add(const float* values, float* rows, const Pieces<S>& to, int r) {
+  if (S == LANES) return store(rows + to.at[r][0], load(rows + to.at[r][0]) + load(values));
+  for (int p = 0; p < to.count; p++)
+    if (S == 4) add_four(rows + to.at[r][p], load_four(values + 4 * p));
+    else for (int k = 0; k < S; k++) rows[to.at[r][p] + k] += values[p * S + k];
+}
+
+// Copies vectors from rows: K of them as they are, L of them transposed.
+template <int K, int L>
+void gather(const Head& h, int64_t panel, const float* const (&rows)[K], const Panels (&vectors)[K],
+            const float* const (&other_rows)[L], const Panels (&transposed)[L]) {
+  with_piece_size(h.c, [&](auto size) {
+    for (int64_t t = 0; t < h.T; t += 8) {
+      const int count = std::min<int64_t>(8, h.T - t);
+      for_each_piece<size.value>(h, t, panel, [&](int64_t value, const auto& from) {
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) {
+          float* to = vectors[k].at(t, value);
+          if (count == 8)
+#pragma GCC unroll 8
+            for (int r = 0; r < 8; r++) store(to + r * W, read(rows[k], from, r));
+          else
+            for (int r = 0; r < count; r++) store(to + r * W, read(rows[k], from, r));
+        }
+#pragma GCC unroll 4
+        for (int k = 0; k < L; k++) {
+          V block[8];
+#pragma GCC unroll 8
+          for (int r = 0; r < 8; r++) block[r] = read(other_rows[k], from, r);
+          transpose(block);
+          float* to = transposed[k].at(value, t);
+#pragma GCC unroll 8
+          for (int r = 0; r < 8; r++) store(to + r * W, block[r]);
+        }
+      });
+    }
   });
-  return vectors;
 }
 
-void scatter(const Head& h, Panels vectors, Panels rows, int64_t column) {
-  for_each_piece(h, vectors, rows, column, [](const float* a, float* b, int64_t count) {
-    if (count % LANES == 0)
-      for (int64_t k = 0; k < count; k += LANES) store(b + k, load(b + k) + load(a + k));
-    else
-      for (int64_t k = 0; k < count; k++) b[k] += a[k];
+// Adds vectors to rows.
+template <int K>
+void scatter(const Head& h, int64_t panel, const Panels (&vectors)[K], float* const (&rows)[K]) {
+  with_piece_size(h.c, [&](auto size) {
+    for (int64_t t = 0; t < h.T; t += 8) {
+      const int count = std::min<int64_t>(8, h.T - t);
+      for_each_piece<size.value>(h, t, panel, [&](int64_t value, const auto& to) {
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) {
+          const float* from = vectors[k].at(t, value);
+          for (int r = 0; r < count; r++) add(from + r * W, rows[k], to, r);
+        }
+      });
+    }
   });
 }
 
+inline float largest(V v) {
+#ifdef NF_SHUFFLE
+  v = larger(v, NF_SHUFFLE(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = larger(v, NF_SHUFFLE(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return std::max(v[0], v[1]);
+#else
+  float most = v[0];
+  for (int i = 1; i < LANES; i++) most = std::max(most, v[i]);
+  return most;
+#endif
+}
+
+// Columns from T on to the end of a vector become zero.
 void softmax(int64_t T, float factor, Panels s) {
   for (int64_t r = 0; r < T; r++) {
-    for (int64_t c = T; c < padded(T); c++) *s.at(r, c) = -1e30f;
+    for (int64_t c = T; c % LANES; c++) *s.at(r, c) = -1e30f;
     V top = splat(-1e30f), total{};
-    for (int64_t c = 0; c < padded(T); c += LANES) top = larger(top, load(s.at(r, c)));
-    float most = top[0];
-    for (int i = 1; i < LANES; i++) most = std::max(most, top[i]);
-    for (int64_t c = 0; c < padded(T); c += LANES) {
+    for (int64_t c = 0; c < T; c += LANES) top = larger(top, load(s.at(r, c)));
+    const float most = largest(top);
+    for (int64_t c = 0; c < T; c += LANES) {
       const V e = exponential((load(s.at(r, c)) - most) * factor);
       store(s.at(r, c), e);
       total += e;
     }
-    for (int64_t c = T; c < padded(T); c++) *s.at(r, c) = 0;
+    for (int64_t c = T; c % LANES; c++) *s.at(r, c) = 0;
     const float inverse = 1.0f / sum(total);
-    for (int64_t c = 0; c < padded(T); c += LANES) store(s.at(r, c), load(s.at(r, c)) * inverse);
+    for (int64_t c = 0; c < T; c += LANES) store(s.at(r, c), load(s.at(r, c)) * inverse);
   }
 }
 
 // Turns the gradient of the softmax p into that of the scores.
 void softmax_backward(int64_t T, float factor, Panels p, Panels g) {
   for (int64_t r = 0; r < T; r++) {
-    for (int64_t c = T; c < padded(T); c++) *g.at(r, c) = 0;
     V products{};
-    for (int64_t c = 0; c < padded(T); c += LANES) products += load(p.at(r, c)) * load(g.at(r, c));
+    for (int64_t c = 0; c < T; c += LANES) products += load(p.at(r, c)) * load(g.at(r, c));
     const float mean = sum(products);
-    for (int64_t c = 0; c < padded(T); c += LANES)
+    for (int64_t c = 0; c < T; c += LANES)
       store(g.at(r, c), load(p.at(r, c)) * (load(g.at(r, c)) - mean) * factor);
   }
 }
 
 struct HeadBuffers {
-  float *q, *k, *v, *y, *p, *g;
-  HeadBuffers(int64_t values, int64_t scores)
+  float *q, *k, *v, *y, *k_transposed, *v_transposed, *p, *g;
+  HeadBuffers(int64_t values, int64_t transposed, int64_t scores)
       : q(scratch.take(values)), k(scratch.take(values)), v(scratch.take(values)), y(scratch.take(values)),
-        p(scratch.take(scores)), g(scratch.take(scores)) {}
+        k_transposed(scratch.take(transposed)), v_transposed(scratch.take(transposed)), p(scratch.take(scores)),
+        g(scratch.take(scores)) {}
 };
 
 // Adds to the rows y.
 void attend(const Head& h, Panels qkv, int64_t channels, Panels y, const HeadBuffers& b) {
-  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
-  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), p{b.p, h.T}, out{b.y, h.T};
-  multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
+  const Panels q{b.q, h.T}, k{b.k_transposed, h.transposed_rows()}, v{b.v, h.T}, p{b.p, h.T}, out{b.y, h.T};
+  const int64_t panel = qkv.rows * W, d = h.n * h.c;
+  gather<2, 1>(h, panel, {qkv.p, qkv.at(0, 2 * channels)}, {q, v}, {qkv.at(0, channels)}, {k});
+  multiply(h.T, h.T, d, q, k, p);
   softmax(h.T, h.factor(), p);
-  multiply(h.T, h.depth(), h.T, p, v, out);
-  scatter(h, out, y, h.column);
+  multiply(h.T, d, h.T, p, v, out);
+  scatter<1>(h, panel, {out}, {y.p});
 }
 
 // Adds to the rows qkv_gradient.
 void attend_backward(const Head& h, Panels qkv, Panels y_gradient, int64_t channels, Panels qkv_gradient,
                      const HeadBuffers& b) {
-  const Panels q = gather(h, qkv, h.column, b.q), k = gather(h, qkv, channels + h.column, b.k);
-  const Panels v = gather(h, qkv, 2 * channels + h.column, b.v), y = gather(h, y_gradient, h.column, b.y);
-  const Panels p{b.p, h.T}, g{b.g, h.T};
-  multiply_by_transposed(h.T, h.T, h.depth(), q, k, p);
+  const Panels q{b.q, h.T}, k{b.k, h.T}, y{b.y, h.T}, p{b.p, h.T}, g{b.g, h.T}, v_gradient{b.v_transposed, h.T};
+  const Panels k_transposed{b.k_transposed, h.transposed_rows()}, v_transposed{b.v_transposed, h.transposed_rows()};
+  const int64_t panel = qkv.rows * W, d = h.n * h.c;
+  gather<3, 2>(h, panel, {qkv.p, qkv.at(0, channels), y_gradient.p}, {q, k, y},
+               {qkv.at(0, channels), qkv.at(0, 2 * channels)}, {k_transposed, v_transposed});
+  multiply(h.T, h.T, d, q, k_transposed, p);
   softmax(h.T, h.factor(), p);
-  multiply_by_transposed(h.T, h.T, h.depth(), y, v, g);
+  multiply(h.T, h.T, d, y, v_transposed, g);
   softmax_backward(h.T, h.factor(), p, g);
   // Results take the place of what is needed no more.
-  multiply_transposed(h.T, h.depth(), h.T, p, y, v, false);
-  scatter(h, v, qkv_gradient, 2 * channels + h.column);
-  multiply(h.T, h.depth(), h.T, g, k, y);
-  scatter(h, y, qkv_gradient, h.column);
-  multiply_transposed(h.T, h.depth(), h.T, g, q, k, false);
-  scatter(h, k, qkv_gradient, channels + h.column);
+  multiply_transposed(h.T, d, h.T, p, y, v_gradient, false);
+  multiply(h.T, d, h.T, g, k, y);
+  multiply_transposed(h.T, d, h.T, g, q, k, false);
+  scatter<3>(h, panel, {y, k, v_gradient},
+             {qkv_gradient.p, qkv_gradient.at(0, channels), qkv_gradient.at(0, 2 * channels)});
 }
 
-// Sums of the rows of each group, times a factor that may depend on the group.
-template <typename Factor>
-void pool(const Attention& a, Panels rows, int64_t columns, Panels pooled, Factor factor) {
-  for (int64_t c = 0; c < columns; c += LANES)
-    for (int64_t g = 0, r = 0; g < a.groups; g++) {
-      V s{};
-      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) s += load(rows.at(r, c));
-      store(pooled.at(g, c), s * factor(g));
-    }
+// Calls work(group, first, last) for the groups of some rows.
+template <typename Work>
+void for_each_group(const Attention& a, int64_t first, int64_t rows, Work work) {
+  for (int64_t g = 0, start = 0; g < a.groups; start += a.group_sizes[g++]) {
+    const int64_t from = std::max(start, first), to = std::min(start + a.group_sizes[g], first + rows);
+    if (from < to) work(g, from - first, to - first);
+  }
 }
 
-// Adds its group's row, times a factor, to each row.
-template <typename Factor>
-void spread(const Attention& a, Panels pooled, int64_t columns, Panels rows, Factor factor) {
-  for (int64_t c = 0; c < columns; c += LANES)
-    for (int64_t g = 0, r = 0; g < a.groups; g++) {
-      const V value = load(pooled.at(g, c)) * factor(g);
-      for (const int64_t stop = r + a.group_sizes[g]; r < stop; r++) store(rows.at(r, c), load(rows.at(r, c)) + value);
+// Adds the sums of the rows of each group.
+void pool(const Attention& a, int64_t first, int64_t rows, int64_t columns, Panels m, Panels pooled) {
+  for_each_group(a, first, rows, [&](int64_t g, int64_t from, int64_t to) {
+    for (int64_t c = 0; c < columns; c += LANES) {
+      V s = load(pooled.at(g, c));
+      for (int64_t r = from; r < to; r++) s += load(m.at(r, c));
+      store(pooled.at(g, c), s);
     }
+  });
+}
+
+// Adds its group's row to each row.
+void spread(const Attention& a, int64_t first, int64_t rows, int64_t columns, Panels pooled, Panels m) {
+  for_each_group(a, first, rows, [&](int64_t g, int64_t from, int64_t to) {
+    for (int64_t c = 0; c < columns; c += LANES) {
+      const V value = load(pooled.at(g, c));
+      for (int64_t r = from; r < to; r++) store(m.at(r, c), load(m.at(r, c)) + value);
+    }
+  });
+}
+
+void divide_by_sizes(const Attention& a, int64_t columns, Panels pooled) {
+  for (int64_t c = 0; c < columns; c += LANES)
+    for (int64_t g = 0; g < a.groups; g++) store(pooled.at(g, c), load(pooled.at(g, c)) * (1.0f / a.group_sizes[g]));
 }
 
 // What a thread needs for one network.
 struct AttentionBuffers {
-  Panels qkv, y, qkv_gradient, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
+  Panels qkv, y, qkv_gradient, pooled_x, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
   std::vector<int32_t> counted;
   HeadBuffers head;
   static const Attention& reserve(const Attention& a) {
     const int64_t T = a.most_vectors(), C = a.channels;
-    scratch.reserve((7 * a.entries + 7 * a.groups + 6 * C + 2 * TILE) * C + 4 * a.most_values() + 2 * T * padded(T));
+    scratch.reserve((7 * a.entries + 8 * a.groups + 6 * C + 2 * TILE) * C + 4 * a.most_values() +
+                    2 * a.most_transposed() + 2 * T * padded(T));
     return a;
   }
   static Panels take(int64_t rows, int64_t columns) { return {scratch.take(rows * columns), rows}; }
   explicit AttentionBuffers(const Attention& a)
       : qkv(take(reserve(a).entries, 3 * a.channels)), y(take(a.entries, a.channels)),
-        qkv_gradient(take(a.entries, 3 * a.channels)), pooled(take(a.groups, 3 * a.channels)),
+        qkv_gradient(take(a.entries, 3 * a.channels)), pooled_x(take(a.groups, a.channels)),
+        pooled(take(a.groups, 3 * a.channels)),
         pooled_y(take(a.groups, a.channels)), pooled_gradient(take(a.groups, 3 * a.channels)),
         w(take(a.channels, 3 * a.channels)), plain_w(take(3 * a.channels, a.channels)), x(take(TILE, a.channels)),
         x_gradient(take(TILE, a.channels)), counted(a.groups),
-        head(a.most_values(), a.most_vectors() * padded(a.most_vectors())) {
+        head(a.most_values(), a.most_transposed(), a.most_vectors() * padded(a.most_vectors())) {
     for (int64_t g = 0; g < a.groups; g++) counted[g] = g;
     pack_transposed(a.weight, 3 * a.channels, a.channels, w);
     pack(a.weight, 3 * a.channels, a.channels, plain_w);
@@ -301,9 +408,13 @@ struct NormOfEntry {
   }
 };
 
+void clear(Panels m, int64_t columns) { std::memset(m.p, 0, m.rows * columns * sizeof(float)); }
+
+// Queries, keys and values, of all entries and of the means of the groups.
 void project(const Attention& a, const float* x, AttentionBuffers& b) {
   const int64_t C = a.channels;
   NormOfEntry norms(a);
+  clear(b.pooled_x, C);
   for (int64_t first = 0; first < a.entries; first += TILE) {
     const int64_t rows = std::min<int64_t>(TILE, a.entries - first);
     for (int64_t r = 0; r < rows; r++) {
@@ -311,7 +422,10 @@ void project(const Attention& a, const float* x, AttentionBuffers& b) {
       normalize(x + (first + r) * C, C, a.scale + norm, a.shift + norm, b.x.at(r, 0), TILE * W);
     }
     multiply(rows, 3 * C, C, b.x, b.w, b.qkv.from(first), a.bias);
+    pool(a, first, rows, C, b.x, b.pooled_x);
   }
+  divide_by_sizes(a, C, b.pooled_x);
+  multiply(a.groups, 3 * C, C, b.pooled_x, b.w, b.pooled, a.bias);
 }
 
 template <typename Work>
@@ -327,18 +441,15 @@ void for_each_head_between_groups(const Attention& a, const AttentionBuffers& b,
     work(Head{a.groups, 1, a.width(), b.counted.data(), column});
 }
 
-void clear(Panels m, int64_t columns) { std::memset(m.p, 0, m.rows * columns * sizeof(float)); }
-
 void attention_network(const Attention& a, const float* x, float* y, AttentionBuffers& b) {
   const int64_t C = a.channels;
   project(a, x, b);
   clear(b.y, C);
   for_each_head(a, [&](const Head& head) { attend(head, b.qkv, C, b.y, b.head); });
   if (a.groups) {
-    pool(a, b.qkv, 3 * C, b.pooled, [&](int64_t g) { return 1.0f / a.group_sizes[g]; });
     clear(b.pooled_y, C);
     for_each_head_between_groups(a, b, [&](const Head& head) { attend(head, b.pooled, C, b.pooled_y, b.head); });
-    spread(a, b.pooled_y, C, b.y, [](int64_t) { return 1.0f; });
+    spread(a, 0, a.entries, C, b.pooled_y, b.y);
   }
   for (int64_t r = 0; r < a.entries; r++)
     for (int64_t c = 0; c < C; c += LANES) store(y + r * C + c, load(x + r * C + c) + load(b.y.at(r, c)));
@@ -350,6 +461,11 @@ struct AttentionGradients {
   static AttentionGradients in(float* p, const Attention& a) {
     float *bias = p + 3 * a.channels * a.channels, *scale = bias + 3 * a.channels;
     return {p, bias, scale, scale + a.norms * a.channels};
+  }
+  void clear(const Attention& a) const {
+    const int64_t C = a.channels;
+    std::fill_n(weight, 3 * C * C, 0.0f), std::fill_n(bias, 3 * C, 0.0f);
+    std::fill_n(scale, a.norms * C, 0.0f), std::fill_n(shift, a.norms * C, 0.0f);
   }
   void add(const AttentionGradients& g, const Attention& a) {
     add_to(weight, g.weight, 3 * a.channels * a.channels), add_to(bias, g.bias, 3 * a.channels);
@@ -365,14 +481,16 @@ void attention_backward_network(const Attention& a, const float* x, const float*
   clear(b.qkv_gradient, 3 * C);
   for_each_head(a, [&](const Head& head) { attend_backward(head, b.qkv, b.y, C, b.qkv_gradient, b.head); });
   if (a.groups) {
-    const auto mean = [&](int64_t g) { return 1.0f / a.group_sizes[g]; };
-    pool(a, b.qkv, 3 * C, b.pooled, mean);
-    pool(a, b.y, C, b.pooled_y, [](int64_t) { return 1.0f; });
+    clear(b.pooled_y, C);
+    pool(a, 0, a.entries, C, b.y, b.pooled_y);
     clear(b.pooled_gradient, 3 * C);
     for_each_head_between_groups(a, b, [&](const Head& head) {
       attend_backward(head, b.pooled, b.pooled_y, C, b.pooled_gradient, b.head);
     });
-    spread(a, b.pooled_gradient, 3 * C, b.qkv_gradient, mean);
+    multiply_transposed(3 * C, C, a.groups, b.pooled_gradient, b.pooled_x, Target(total.weight, C), true);
+    add_rows(total.bias, a.groups, 3 * C, b.pooled_gradient);
+    multiply(a.groups, C, 3 * C, b.pooled_gradient, b.plain_w, b.pooled_x);
+    divide_by_sizes(a, C, b.pooled_x);
   }
   NormOfEntry norms(a);
   Moments moments[TILE];
@@ -387,6 +505,7 @@ void attention_backward_network(const Attention& a, const float* x, const float*
     multiply_transposed(3 * C, C, rows, gradient, b.x, Target(total.weight, C), true);
     add_rows(total.bias, rows, 3 * C, gradient);
     multiply(rows, C, 3 * C, gradient, b.plain_w, b.x_gradient);
+    spread(a, first, rows, C, b.pooled_x, b.x_gradient);
     for (int64_t r = 0; r < rows; r++) {
       const int64_t here = (first + r) * C;
       normalize_backward(b.x_gradient.at(r, 0), TILE * W, x + here, moments[r], C, a.scale + norm[r], y_gradient + here,
@@ -413,7 +532,7 @@ int feed_forward(int64_t batch, int64_t entries, int64_t channels, int64_t hidde
   }
 }
 
-// Gradients of the parameters must be zero. For each group: W1, b1, W2, b2, scale, shift.
+// Gradients of the parameters, for each group: W1, b1, W2, b2, scale, shift.
 int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int64_t hidden, int64_t groups,
                           const int64_t* sizes, const float* x, const float* scale, const float* shift,
                           const float* const* parameters, int64_t threads, const float* y_gradient, float* x_gradient,
@@ -421,6 +540,7 @@ int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int6
   const FeedForward f{batch, entries, channels, hidden, groups, sizes, x, scale, shift, parameters};
   try {
     const std::vector<Tile> tiles = tiles_of(f);
+    for (int64_t g = 0; g < groups; g++) gradients[g].clear(channels, hidden);
     // The thread that begins a group writes to the group's gradients; those that go on with it, to memory of their own.
     std::vector<std::vector<float>> unowned(threads);
     const int status = in_parallel(tiles.size(), threads, [&](int64_t t, int64_t first, int64_t last) {
@@ -454,13 +574,12 @@ int attention(int64_t batch, int64_t entries, int64_t channels, int64_t heads, i
   });
 }
 
-// Gradients of the parameters must be zero.
 int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t heads, int64_t norms,
                        const int64_t* norm_sizes, int64_t groups, const int64_t* group_sizes, int64_t axes,
                        const int64_t* num_vectors, const int64_t* num_neurons, const int32_t* const* vectors,
                        const float* x, const float* scale, const float* shift, const float* weight, const float* bias,
-                       int64_t threads, const float* y_gradient, float* x_gradient, float* weight_gradient,
-                       float* bias_gradient, float* scale_gradient, float* shift_gradient) {
+                       int64_t threads, const float* y_gradient, float* x_gradient, float* scale_gradient,
+                       float* shift_gradient, float* weight_gradient, float* bias_gradient) {
   const Attention a{batch, entries, channels, heads, norms, groups, axes, norm_sizes, group_sizes,
                     num_vectors, num_neurons, vectors, x, scale, shift, weight, bias};
   const int64_t size = entries * channels;
@@ -475,6 +594,7 @@ int attention_backward(int64_t batch, int64_t entries, int64_t channels, int64_t
                                    AttentionGradients::in(own[t].data(), a), buffers);
     });
     AttentionGradients total{weight_gradient, bias_gradient, scale_gradient, shift_gradient};
+    total.clear(a);
     for (std::vector<float>& part : own)
       if (!part.empty()) total.add(AttentionGradients::in(part.data(), a), a);
     return status;

@@ -6,32 +6,23 @@
 // weight gradient, input gradient) are sums of (scalar times vector of channels) in blocks that fill the registers.
 // The arithmetic of a network depends on nothing but its own data: not on its batch mates, nor on the number of threads.
 //
-// Built by cnn_training.py with the machine's own C++ compiler; GCC's vector types, no other dependency.
+// Called by data/cnn_training.py.
 
-#include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
 
+#include "vectors.hpp"
+
 namespace {
 
-constexpr int LANES = 8;         // floats in a vector; the compiler splits it where registers are smaller
 constexpr int WIDTH = 16;        // channels of each convolution: two vectors
 constexpr int CONVOLUTIONS = 3;
 constexpr int TAPS = 9;          // positions of a kernel
 constexpr int BLOCK = 5;         // positions at once: 5 x 2 sums hide the latency, and 225 and 49 + 1 are multiples of 5
 constexpr int OUTER = 6;         // weight gradients at once: 6 x 2 sums
-typedef float V __attribute__((vector_size(4 * LANES)));
-typedef int32_t I __attribute__((vector_size(4 * LANES)));
 typedef uint32_t U __attribute__((vector_size(4 * LANES)));
-
-inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
-inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return x - V{}; }
-inline int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 // A quotient of polynomials with the smallest largest relative error on [-8, 8]: 4e-7 in single precision.
 inline V hyperbolic_tangent(V x) {
@@ -71,7 +62,7 @@ struct Cnn {
   int64_t weight[CONVOLUTIONS + 1], bias[CONVOLUTIONS + 1], size, entries;  // places in the padded parameters
   int* offsets[CONVOLUTIONS];                                // where the patch of each output position begins
 
-  explicit Cnn(const int32_t* shape) : channels(shape[2]), classes(shape[3]), columns(padded(shape[3])), size(0), entries(0) {
+  explicit Cnn(const int32_t* shape) : channels(shape[2]), classes(shape[3]), columns(padded<LANES>(shape[3])), size(0), entries(0) {
     int height = shape[0], across = shape[1];
     first_place[0] = 0;
     for (int l = 0; l < CONVOLUTIONS; l++) {
@@ -328,14 +319,14 @@ constexpr float EPSILON = 1e-7f;
 
 // One step on the entries from start to stop; `decay` times the parameter is added to its gradient.
 void update(Workspace& w, int64_t start, int64_t stop, int optimizer, float rate, float decay, double step) {
-  const float correction1 = float(rate / (1 - std::pow(0.9, step))), correction2 = float(1 / std::sqrt(1 - std::pow(0.999, step)));
+  if (optimizer == ADAM) {
+    const float corrected = float(rate / (1 - std::pow(0.9, step))), correction = float(1 / (1 - std::pow(0.999, step)));
+    const Adam adam{0.1f, 0.001f, corrected, correction, EPSILON, decay};
+    return adam.step(stop - start, w.gradient + start, w.first + start, w.second + start, w.parameters + start);
+  }
   for (int64_t i = start; i < stop; i++) {
     const float g = w.gradient[i] + decay * w.parameters[i];
-    if (optimizer == ADAM) {
-      w.first[i] += 0.1f * (g - w.first[i]);
-      w.second[i] = 0.999f * w.second[i] + 0.001f * g * g;
-      w.parameters[i] -= correction1 * w.first[i] / (std::sqrt(w.second[i]) * correction2 + EPSILON);
-    } else if (optimizer == RMSPROP) {
+    if (optimizer == RMSPROP) {
       w.second[i] = 0.9f * w.second[i] + 0.1f * g * g;
       w.parameters[i] -= rate * g / (std::sqrt(w.second[i]) + EPSILON);
     } else {

@@ -5,27 +5,18 @@
 // weight gradient) are sums of (scalar times vector of neurons) and need no transposed activations. The arithmetic of
 // a network depends on nothing but its own data: not on the batch it came in, nor on the number of threads.
 //
-// Built by kernel.py with the machine's own C++ compiler; GCC's vector types, no other dependency.
+// Called by siren_fit.py.
 
-#include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
+
+#include "vectors.hpp"
 
 namespace {
 
-constexpr int LANES = 8;  // floats in a vector; the compiler splits it where registers are smaller
 constexpr int TILE = 48;  // points
 constexpr int ROWS = 6;   // rows of a register block: 6 x 2 sums, 2 columns and 1 row fill the 16 registers of AVX2
 constexpr int OUTER = 6;
 constexpr int MAX_LAYERS = 16;
-typedef float V __attribute__((vector_size(4 * LANES)));
-typedef int32_t I __attribute__((vector_size(4 * LANES)));
-
-inline V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
-inline void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
-inline V splat(float x) { return x - V{}; }
-inline int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 // sin and cos together: x = r + n pi with |r| <= pi/2, then a polynomial (errors 5e-9 and 5e-8), then the sign (-1)^n.
 inline void sine_cosine(V x, V& sine, V& cosine) {
@@ -117,7 +108,7 @@ struct Network {
     for (int l = 0; l < layers; l++) {
       in[l] = widths[l];
       out[l] = widths[l + 1];
-      stride[l] = padded(out[l]);
+      stride[l] = padded<LANES>(out[l]);
       weight[l] = size;
       bias[l] = size + int64_t(in[l]) * stride[l];
       size = bias[l] + stride[l];
@@ -150,7 +141,7 @@ struct Workspace {
   explicit Workspace(const Network& n) {
     int64_t widest = 0, total = 4 * n.size;
     for (int l = 0; l < n.layers; l++) {
-      const int64_t before = padded(n.in[l]);
+      const int64_t before = padded<LANES>(n.in[l]);
       widest = n.stride[l] > widest ? n.stride[l] : widest;
       widest = before > widest ? before : widest;
       total += 2 * TILE * n.stride[l] + n.out[l] * before;
@@ -163,7 +154,7 @@ struct Workspace {
     parameters = take(n.size), gradient = take(n.size), first = take(n.size), second = take(n.size);
     for (int l = 0; l < n.layers; l++) {
       sines[l] = take(TILE * n.stride[l]), slopes[l] = take(TILE * n.stride[l]);
-      transposed[l] = take(int64_t(n.out[l]) * padded(n.in[l]));
+      transposed[l] = take(int64_t(n.out[l]) * padded<LANES>(n.in[l]));
     }
     delta = take(TILE * widest), delta_next = take(TILE * widest);
   }
@@ -179,7 +170,7 @@ double squared_error(const Network& n, Workspace& w, const float* points, const 
     std::memset(w.gradient, 0, n.size * sizeof(float));
     for (int l = 1; l < n.layers; l++)
       for (int o = 0; o < n.out[l]; o++)
-        for (int i = 0; i < n.in[l]; i++) w.transposed[l][o * padded(n.in[l]) + i] = w.parameters[n.weight[l] + i * n.stride[l] + o];
+        for (int i = 0; i < n.in[l]; i++) w.transposed[l][o * padded<LANES>(n.in[l]) + i] = w.parameters[n.weight[l] + i * n.stride[l] + o];
   }
   for (int64_t start = 0; start < num_points; start += TILE) {
     const int rows = num_points - start < TILE ? int(num_points - start) : TILE;
@@ -276,13 +267,8 @@ int fit_sirens(int64_t num_networks, int32_t num_layers, const int32_t* widths, 
       power1 *= beta1, power2 *= beta2;
       const float rate = rates[step];
       if (use_adam) {
-        const float step_size = float(rate / (1 - power1)), correction = float(1 / (1 - power2));
-        for (int64_t i = 0; i < n.size; i++) {
-          const float g = w.gradient[i];
-          w.first[i] += (1 - beta1) * (g - w.first[i]);
-          w.second[i] += (1 - beta2) * (g * g - w.second[i]);
-          w.parameters[i] -= step_size * w.first[i] / (std::sqrt(w.second[i] * correction) + epsilon);
-        }
+        const Adam adam{1 - beta1, 1 - beta2, float(rate / (1 - power1)), float(1 / (1 - power2)), epsilon, 0};
+        adam.step(n.size, w.gradient, w.first, w.second, w.parameters);
       } else {
         for (int64_t i = 0; i < n.size; i++) {
           w.first[i] = beta1 * w.first[i] + w.gradient[i];

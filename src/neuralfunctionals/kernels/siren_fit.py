@@ -1,26 +1,21 @@
-"""Builds and calls the compiled fitting loop of `kernel.cpp`, where the machine has a C++ compiler."""
+"""Calls the compiled fitting loop of `siren_fit.cpp`; the plain form is the torch engine of `inr.fit`."""
 
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32
 from torch import Tensor
 
-from neuralfunctionals.native import load_library
+from neuralfunctionals.kernels.choice import library
 from neuralfunctionals.weight_space import NetworkSpec
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
-_MAX_LAYERS = 16
-
-
-def is_available(spec: NetworkSpec | None = None) -> bool:
-    """Whether the compiled loop can be used here, for this network."""
-    return (spec is None or spec.num_layers <= _MAX_LAYERS) and _library() is not None
+NAME = "siren_fit"
+MAX_LAYERS = 16
 
 
 def fit_networks(
@@ -42,14 +37,14 @@ def fit_networks(
     Returns:
         The trained parameters, the final mean squared errors and the number of steps of each.
     """
-    library = _library()
-    assert library is not None
+    compiled = library(NAME)
+    assert compiled is not None
     widths = np.array(spec.widths, dtype=np.int32)
     parameters = parameters.clone().contiguous()
     points, targets, rates = points.contiguous(), targets.contiguous(), rates.float().contiguous()
     errors = torch.empty(len(parameters), dtype=torch.float64)
     steps = torch.empty(len(parameters), dtype=torch.int32)
-    status = library.fit_sirens(
+    status = compiled.fit_sirens(
         ctypes.c_int64(len(parameters)),
         ctypes.c_int32(spec.num_layers),
         ctypes.c_void_p(widths.ctypes.data),
@@ -85,12 +80,12 @@ def mean_squared_gradients(
     omega: float,
 ) -> tuple[Float64[Tensor, "B"], Float[Tensor, "B N"]]:
     """Mean squared errors and their gradients, as the fitting loop computes them."""
-    library = _library()
-    assert library is not None
+    compiled = library(NAME)
+    assert compiled is not None
     widths = np.array(spec.widths, dtype=np.int32)
     parameters, points, targets = parameters.contiguous(), points.contiguous(), targets.contiguous()
     errors, gradients = torch.empty(len(parameters), dtype=torch.float64), torch.empty_like(parameters)
-    status = library.siren_gradients(
+    status = compiled.siren_gradients(
         ctypes.c_int64(len(parameters)),
         ctypes.c_int32(spec.num_layers),
         ctypes.c_void_p(widths.ctypes.data),
@@ -108,7 +103,3 @@ def mean_squared_gradients(
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
-
-
-def _library() -> ctypes.CDLL | None:
-    return load_library(Path(__file__).with_name("kernel.cpp"))

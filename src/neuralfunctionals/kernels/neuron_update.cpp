@@ -7,7 +7,7 @@
 // The scale and shift of the norm are moved into W1 and b1, so that rows are only standardised:
 // W1 (s x + t) + b1 = (W1 s) x + (W1 t + b1).
 //
-// Built by neuron_update.py with the machine's own C++ compiler.
+// Called by neuron_update.py.
 
 #include "panels.hpp"
 
@@ -203,12 +203,7 @@ void update_tiles(const Update& u, const float* w1, const float* b1, int64_t til
     see(u, first, last, messages, x);
     standardize(rows, D, x, inverse);
     multiply(rows, E, D, x, w1t, before, b1);
-    for (int64_t i = 0; i < rows * E; i += LANES) {
-      V cumulative, density;
-      const V value = load(before.p + i);
-      normal(value, cumulative, density);
-      store(after.p + i, value * cumulative);
-    }
+    gelu(before.p, rows * E, after.p);
     const int64_t here = first * n * C;
     multiply(rows, C, E, after, w2t, Target(y + here, C), u.b2);
     for (int64_t i = 0; i < rows * C; i += LANES) store(y + here + i, load(y + here + i) + load(u.state + here + i));
@@ -243,13 +238,7 @@ void update_backward_tiles(const Update& u, const float* w1, int64_t tile, int64
     standardize(rows, D, x, inverse);
     pack(y_gradient + first * n * C, rows, C, y);
     multiply(rows, E, C, y, w2p, g_h);
-    for (int64_t i = 0; i < rows * E; i += LANES) {
-      V cumulative, density;
-      const V value = load(hidden + first * n * E + i);
-      normal(value, cumulative, density);
-      store(h.p + i, value * cumulative);
-      store(g_h.p + i, load(g_h.p + i) * (cumulative + value * density));
-    }
+    gelu_backward(hidden + first * n * E, rows * E, h.p, g_h.p);
     multiply_transposed(C, E, rows, y, h, Target(total.w2, E), true);
     multiply_transposed(E, D, rows, g_h, x, Target(total.w1, D), true);
     add_rows(total.b2, rows, C, y);

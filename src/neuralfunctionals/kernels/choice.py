@@ -1,0 +1,156 @@
+"""Which form of an operation runs, and the libraries of the compiled ones: `use`, `build`, `prepare`, `library`.
+
+`NF_KERNELS` or `use` choose the form: `auto` takes the compiled one where it can, `plain` never, `compiled` says why
+where it cannot. Libraries are built when a layer that can use them is made, or ahead by `nf build`, never inside
+`forward`.
+"""
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from neuralfunctionals import native
+
+Form = Literal["auto", "plain", "compiled"]
+
+KERNELS: dict[str, tuple[str, ...]] = {
+    "block": ("-fopenmp",),
+    "neuron_update": ("-fopenmp",),
+    "siren_fit": (),
+    "cnn_training": (),
+}
+"""The C++ files of this folder and the options that each needs."""
+PANEL = 16
+"""Channels are computed in such portions."""
+
+_form: ContextVar[Form | None] = ContextVar("form", default=None)
+_libraries: dict[str, ctypes.CDLL] = {}
+_lock = threading.Lock()
+_warned: set[str] = set()
+
+
+@contextmanager
+def use(form: Form) -> Iterator[None]:
+    """Chooses the form of all operations inside a `with` block.
+
+    A graph of `torch.compile` keeps the form with which it was traced.
+
+    Args:
+        form: `"auto"`, `"plain"` or `"compiled"`. The last builds what is missing first, and warns about each reason
+            for which an operation takes its plain form nevertheless.
+
+    Example:
+        >>> with use("plain"):
+        ...     print(chosen_form())
+        plain
+    """
+    if form not in get_args(Form):
+        raise ValueError(f"Expected kernels 'auto', 'plain' or 'compiled', but got {form!r}.")
+    if form == "compiled":
+        build()
+    token = _form.set(form)
+    try:
+        yield
+    finally:
+        _form.reset(token)
+
+
+@torch.compiler.assume_constant_result
+def chosen_form() -> Form:
+    """What `use` or `NF_KERNELS` ask for."""
+    form = _form.get() or os.environ.get("NF_KERNELS") or "auto"
+    if form not in get_args(Form):
+        raise ValueError(f"Expected NF_KERNELS to be auto, plain or compiled, but got '{form}'.")
+    return form  # pyright: ignore[reportReturnType]
+
+
+def build(names: Sequence[str] = tuple(KERNELS)) -> dict[str, bool]:
+    """Compiles what is not in the cache yet, some seconds for each file.
+
+    Returns:
+        For each name whether its compiled form can be used; a warning says why not.
+    """
+    return {name: library(name, build=True) is not None for name in names}
+
+
+def prepare(name: str, parameters: Sequence[Tensor]) -> None:
+    """Builds a library for a layer with these parameters, if such a layer can use it."""
+    if chosen_form() != "plain" and all(is_computable(p) and p.shape[-1] % PANEL == 0 for p in parameters):
+        library(name, build=True)
+
+
+def is_computable(tensor: Tensor) -> bool:
+    """Whether C++ code can be given the values of a tensor."""
+    is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return is_plain and tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+@torch.compiler.assume_constant_result
+def is_ready(name: str) -> bool:
+    """Whether a library is there; never compiles it."""
+    return library(name) is not None
+
+
+def library(name: str, *, build: bool = False) -> ctypes.CDLL | None:
+    """A compiled library; None, with one warning, if there is none.
+
+    Args:
+        name: One of `KERNELS`.
+        build: Whether to compile it if need be.
+    """
+    if name in _libraries:
+        return _libraries[name]
+    with _lock:
+        source = Path(__file__).with_name(f"{name}.cpp")
+        try:
+            found = native.load_library(source, *KERNELS[name], build=build)
+        except OSError as error:
+            warn_once(f"Plain PyTorch takes the place of {source.name}, and is slower: {error}")
+            return None
+        if found is not None:
+            _libraries[name] = found
+        elif native.find_compiler() is None:
+            warn_once(
+                "Plain PyTorch takes the place of compiled kernels, and is slower: there is no C++ compiler. "
+                "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this."
+            )
+        elif not build:
+            warn_once(f"Plain PyTorch takes the place of {source.name}, which is not built. Run 'nf build' once.")
+        return found
+
+
+def choose_engine(engine: str, kernel: str, *, suits: bool, needs: str) -> Literal["native", "torch"]:
+    """The engine of a training loop: `"native"`, the compiled one, or `"torch"`.
+
+    Args:
+        engine: The user's choice; `"auto"` takes the native one if it can be used.
+        kernel: The library of the native one.
+        suits: Whether the native one can do what is asked for.
+        needs: What it needs beside a compiler, for the message.
+    """
+    if engine not in ("auto", "native", "torch"):
+        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
+    wanted = engine == "native" or (engine == "auto" and chosen_form() != "plain")
+    usable = wanted and suits and library(kernel, build=True) is not None
+    if engine == "native" and not usable:
+        raise ValueError(
+            f"The native engine needs a C++ compiler (g++ or clang++; or set CXX) and {needs}. "
+            "Use engine='torch', or 'auto' to take whatever works."
+        )
+    return "native" if usable else "torch"
+
+
+def warn_once(text: str) -> None:
+    """Warns, unless this process did so before."""
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(text, stacklevel=2)
