@@ -77,8 +77,8 @@ def _own_network(exhibit: Exhibit) -> str:
     shown = figure(grey_url(_first_image(exhibit)), "what it shows", "nf-own", "what your network shows")
     return (
         f"<div class='nf-given'>{shown}<p class='nf-text'>This is <b id='nf-given'>your network</b>, and the picture "
-        "that it shows. If you see only noise, its frequency or convention is probably another one: change them and "
-        f"the network is read again. Its {SPEC.num_entries:,} numbers:</p></div>"
+        "that it shows. If you see only noise, its frequency or convention is probably different: change the two "
+        f"fields under its name, and it is read again. Its {SPEC.num_entries:,} numbers:</p></div>"
     )
 
 
