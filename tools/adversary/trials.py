@@ -35,6 +35,10 @@ class Outcome:
     out: str
     err: str
     seconds: float
+    cpu_seconds: float = 0.0
+    """What a worker and its children computed."""
+    peak_mb: float = 0.0
+    """The most memory that a worker held, with what it shares with the process that it was forked from."""
 
     @property
     def kind(self) -> str:
@@ -211,7 +215,8 @@ class Worker:
         ended = wait_or_spend(self.pid, self.end, timeout, kill_after)
         if not ended:
             os.killpg(self.pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        _, status, usage = os.wait4(self.pid, 0)
+        status = os.waitstatus_to_exitcode(status)
         os.close(self.end)
         out, err = (
             (self.folder / name).read_text(errors="replace") if (self.folder / name).exists() else ""
@@ -219,7 +224,8 @@ class Worker:
         )
         shutil.rmtree(self.folder, ignore_errors=True)
         code = status if ended or kill_after is not None else None
-        return Outcome(code, out, err, time.monotonic() - self.started)
+        spent = usage.ru_utime + usage.ru_stime
+        return Outcome(code, out, err, time.monotonic() - self.started, spent, usage.ru_maxrss / 1024)
 
 
 def spent_seconds(process: int) -> float:
