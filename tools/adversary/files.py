@@ -284,7 +284,7 @@ def main() -> int:
     tally, dice = Tally("files", options.seed), random.Random(options.seed)
     warm_up()
     chosen = [i for i in IMPORTERS if options.only in (None, i.name)]
-    with workshop(options.keep) as path:
+    with tally, workshop(options.keep) as path:
         make_material(path)
         crafted = [(i, maker) for i in chosen for maker in CRAFTED[i.name].values()]
         if options.short:

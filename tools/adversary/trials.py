@@ -81,6 +81,17 @@ class Tally:
             self.failures.append(f"{group}: {failure}")
             print(f"FAILED {group}: {failure}", file=sys.stderr, flush=True)
 
+    def __enter__(self) -> Tally:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        """Who stops a harness early, by Ctrl+C or SIGTERM, gets what was counted until then."""
+        if kind is not KeyboardInterrupt:
+            return False
+        self.numbers["stopped_early"] = True
+        return True
+
     def finish(self) -> int:
         """Prints a table for people and one line of JSON; returns the exit code."""
         groups = sorted({group for group, _ in self.counts})
