@@ -120,6 +120,15 @@ STATE_DICTS: dict[str, Maker] = {
     "tensor without values": _pickled(
         b"\x80\x02}X\x08\x00\x00\x000.weightctorch\nTensor\nJ" + struct.pack("<i", 10**9) + b"K\x03\x86Rs."
     ),
+    "storage without values": _pickled(
+        b"\x80\x02}X\x08\x00\x00\x000.weightctorch\nFloatStorage\nJ" + struct.pack("<i", 10**9) + b"\x85Rs."
+    ),
+    "old tensor without values": _pickled(
+        b"\x80\x02}X\x08\x00\x00\x000.weightctorch\nFloatTensor\nJ" + struct.pack("<i", 10**9) + b"K\x03\x86Rs."
+    ),
+    "size without values": _pickled(
+        b"\x80\x02}X\x08\x00\x00\x000.weightctorch\nSize\nJ" + struct.pack("<i", 10**9) + b"K\x03\x86\x85Rs."
+    ),
     "deep pickle": _pickled(b"\x80\x02" + b"(" * 500_000 + b"." * 2),
     "lists in lists": _pickled(b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b"."),
     "long pickle": _pickled(lambda old: b"\x80\x02" + b"N0" * 2_000_001 + old[2:]),
@@ -321,10 +330,22 @@ def _config(**changes: object) -> Maker:
     def write(folder: Path) -> None:
         file = next(folder.rglob("config.json"))
         content = json.loads(file.read_text())
-        content |= {name: value for name, value in changes.items() if name in content or name.startswith("x_")}
+        if not _change(content, changes):
+            raise AssertionError(f"The config has none of {sorted(changes)}.")
         file.write_text(json.dumps(content))
 
     return write
+
+
+def _change(content: object, changes: dict[str, object]) -> bool:
+    """Replaces values by name, however deep they lie; returns whether there were any."""
+    if isinstance(content, list):
+        return sum(_change(part, changes) for part in content) > 0
+    if not isinstance(content, dict):
+        return False
+    found = [name for name in changes if name in content or (name.startswith("x_") and "channels" in content)]
+    content |= {name: changes[name] for name in found}
+    return sum(_change(part, changes) for name, part in content.items() if name not in found) + len(found) > 0
 
 
 def _config_text(text: str) -> Maker:
@@ -332,12 +353,16 @@ def _config_text(text: str) -> Maker:
 
 
 MODELS: dict[str, Maker] = {
-    "channels of 1e9": _config(channels=10**9, hidden_channels=10**9, state_channels=10**9),
-    "channels of -1": _config(channels=-1, hidden_channels=-1),
-    "channels of text": _config(channels="many", hidden_channels="many"),
+    "channels of 1e9": _config(channels=10**9),
+    "channels of -1": _config(channels=-1),
+    "channels of text": _config(channels="many"),
     "channels of NaN": _config_text('{"channels": NaN}'),
-    "blocks of 1e9": _config(num_blocks=10**9),
-    "heads of 1e12": _config(num_heads=10**12),
+    "rounds of 1e9": _config(num_rounds=10**9),
+    "latents of 1e12": _config(num_latents=10**12, pooling="latents"),
+    "channels of 100000": _config(channels=100_000),
+    "head of many layers": _config(head_channels=[1] * 100_000),
+    "frequency of 0": _config(omega=0),
+    "frequency of 1e308": _config(omega=1e308),
     "unknown name": _config(x_unknown=1),
     "deep config": _config_text("[" * 100_000),
     "no object": _config_text("3"),
@@ -345,7 +370,7 @@ MODELS: dict[str, Maker] = {
     "spec of 1e9": _config(
         spec={"layers": [{"name": "a", "out_neurons": 10**9, "in_neurons": 10**9, "has_bias": True}]}
     ),
-    "weights of nothing": lambda folder: next(folder.rglob("*.safetensors")).write_bytes(b""),
+    "weights of nothing": lambda folder: next(folder.rglob("model.safetensors")).write_bytes(b""),
 }
 
 CRAFTED: dict[str, dict[str, Maker]] = {

@@ -187,7 +187,7 @@ def main() -> int:
     moments = min(1, options.moments) if options.short else options.moments
     tally, dice = Tally("kills", options.seed), random.Random(options.seed)
     warm_up()
-    with workshop(options.keep) as path:
+    with tally, workshop(options.keep) as path:
         make_material(path)
         for job in JOBS:
             if job.name in options.jobs.split(","):

@@ -107,7 +107,7 @@ def main() -> int:
     options = made.parse_args()
     tally, dice = Tally("libraries", options.seed), random.Random(options.seed)
     warm_up()
-    with workshop(options.keep) as path:
+    with tally, workshop(options.keep) as path:
         damaged(path, 3 if options.short else options.count, tally, dice)
         planted(path, 7 if options.short else 10, tally, dice)
     return tally.finish()

@@ -181,7 +181,7 @@ def main() -> int:
     tally, dice = Tally("numerics", options.seed), random.Random(options.seed)
     warm_up()
     warnings.simplefilter("ignore")
-    with workshop(options.keep) as path, torch.no_grad():
+    with tally, workshop(options.keep) as path, torch.no_grad():
         for number in range(60 if options.short else options.count):
             case, seed = CASES[number % len(CASES)], dice.randrange(2**31)
             try:

@@ -277,15 +277,16 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--flips", type=int, default=500)
     made.add_argument("--races", type=int, default=200)
+    made.add_argument("--real", type=int, default=REAL, help=f"of both, by the real command ({REAL})")
     options = made.parse_args()
     if options.short:
         options.flips, options.races = min(options.flips, len(READINGS)), min(options.races, 10)
-    real = 1 if options.short else REAL
+    real = 1 if options.short else options.real
     tally, dice = Tally("stores", options.seed), random.Random(options.seed)
     warm_up()
-    with workshop(options.keep) as path:
+    with tally, workshop(options.keep) as path:
         races(path, options.races, tally, dice)
-        real_races(path, 0 if options.short else REAL, tally)
+        real_races(path, 0 if options.short else options.real, tally)
         if options.flips:
             make_material(path)
             flips(path, options.flips, real, tally, dice)

@@ -35,6 +35,10 @@ class Outcome:
     out: str
     err: str
     seconds: float
+    cpu_seconds: float = 0.0
+    """What a worker and its children computed."""
+    peak_mb: float = 0.0
+    """The most memory that a worker held, with what it shares with the process that it was forked from."""
 
     @property
     def kind(self) -> str:
@@ -76,6 +80,17 @@ class Tally:
         if failure:
             self.failures.append(f"{group}: {failure}")
             print(f"FAILED {group}: {failure}", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Tally:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        """Who stops a harness early, by Ctrl+C or SIGTERM, gets what was counted until then."""
+        if kind is not KeyboardInterrupt:
+            return False
+        self.numbers["stopped_early"] = True
+        return True
 
     def finish(self) -> int:
         """Prints a table for people and one line of JSON; returns the exit code."""
@@ -211,7 +226,8 @@ class Worker:
         ended = wait_or_spend(self.pid, self.end, timeout, kill_after)
         if not ended:
             os.killpg(self.pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        _, status, usage = os.wait4(self.pid, 0)
+        status = os.waitstatus_to_exitcode(status)
         os.close(self.end)
         out, err = (
             (self.folder / name).read_text(errors="replace") if (self.folder / name).exists() else ""
@@ -219,7 +235,8 @@ class Worker:
         )
         shutil.rmtree(self.folder, ignore_errors=True)
         code = status if ended or kill_after is not None else None
-        return Outcome(code, out, err, time.monotonic() - self.started)
+        spent = usage.ru_utime + usage.ru_stime
+        return Outcome(code, out, err, time.monotonic() - self.started, spent, usage.ru_maxrss / 1024)
 
 
 def spent_seconds(process: int) -> float:
