@@ -8,7 +8,7 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-PLAIN = {"json_files", "checksums", "errors", "imports", "config"}  # plain values and files, without torch
+PLAIN = {"json_files", "checksums", "budget", "errors", "imports", "config"}  # plain values and files, without torch
 EVERYTHING = PLAIN | {
     "weight_space",
     "layers",
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "json_files": {"errors"},
     "config": {"errors", "json_files"},
     "native": {"errors"},
+    "budget": {"errors"},
     "shipped": set(),
     "weight_space": {"errors"},
     "layers": {"errors", "weight_space", "inr", "native"},
@@ -41,7 +42,8 @@ MAY_IMPORT = {
     "testing": {"errors", "weight_space"},
     "recipes": EVERYTHING,
     "web": EVERYTHING,
-    "cli": EVERYTHING | {"recipes", "web"},
+    "pipelines": EVERYTHING | {"recipes"},
+    "cli": EVERYTHING | {"recipes", "web", "pipelines"},
 }
 
 

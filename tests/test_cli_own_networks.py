@@ -98,7 +98,7 @@ def test_colours_are_rendered_too(capsys, tmp_path):
     [
         (["--image-size", "0"], "Expected --image-size as 28 or 28x32 (height x width), but got '0'"),
         (["--image-size", "2x3x4"], "but got '2x3x4'"),
-        (["--omega", "0"], "Expected omega, the frequency of the sines, to be positive, but got 0"),
+        (["--omega", "0"], "Expected omega, the frequency of the sines, to be positive and finite, but got 0"),
         (["--convention", "papers"], "Expected the convention to be one of"),
     ],
 )

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
     from neuralfunctionals.errors import UserError
     from neuralfunctionals.models import from_pretrained
+    from neuralfunctionals.pipelines import list_pretrained, pipeline
     from neuralfunctionals.recipes import experiment
     from neuralfunctionals.weight_space import (
         LayerSpec,
@@ -32,6 +33,8 @@ _PLACES = {
     "canonicalize": "weight_space",
     "experiment": "recipes",
     "from_pretrained": "models",
+    "list_pretrained": "pipelines",
+    "pipeline": "pipelines",
 }
 _PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
@@ -47,7 +50,9 @@ __all__ = [
     "from_pretrained",
     "inr",
     "layers",
+    "list_pretrained",
     "models",
+    "pipeline",
     "recipes",
     "report",
     "tasks",

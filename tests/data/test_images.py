@@ -1,3 +1,4 @@
+import hashlib
 import os
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def test_array_files(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"pictures": np.zeros((2, 3, 3), np.uint8)}, "named 'images'.*found.*pictures"),
+        ({"pictures": np.zeros((2, 3, 3), np.uint8)}, "named images, but they are named .*pictures"),
         ({"images": np.zeros((2, 3, 3))}, r"bytes \(uint8\).*got float64"),
         ({"images": np.zeros((3, 3), np.uint8)}, r"shape \(3, 3\)"),
         ({"images": np.zeros((2, 3, 3), np.uint8), "labels": np.zeros(3, int)}, "Expected 2 whole numbers"),
@@ -174,3 +175,46 @@ def test_the_sample_is_part_of_the_full_set():
     sample, full = open_images("mnist-sample"), open_images("mnist")
     everything = {picture.tobytes() for picture in full.read(np.arange(60_000))}
     assert all(picture.tobytes() in everything for picture in sample.read(np.arange(100)))
+
+
+def test_damaged_array_files_are_refused_in_one_line(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((12, 4, 3), np.uint8))
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((12, 4, 3), np.uint8), labels=np.arange(12))
+    for name in ("a.npy", "a.npz"):
+        good = (tmp_path / name).read_bytes()
+        for length in range(0, len(good) - 1, 7):
+            (tmp_path / name).write_bytes(good[:length])
+            with pytest.raises(ValueError, match=f"Refused .*{name}") as caught:
+                open_images(tmp_path / name)
+            assert "\n" not in str(caught.value)
+
+
+def test_labels_must_be_whole_numbers_of_at_most_63_bits(tmp_path):
+    images = np.zeros((2, 3, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", images=images, labels=np.array([1, 2**63], dtype=np.uint64))
+    with pytest.raises(ValueError, match="at most 63 bits .* got 9223372036854775808"):
+        open_images(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", images=images, labels=np.array([1, 2**63 - 1], dtype=np.uint64))
+    assert open_images(tmp_path / "a.npz").labels.tolist() == [1, 2**63 - 1]
+
+
+def test_the_digest_of_large_images_is_that_of_all_at_once(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 2000, 2000, 3), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", pixels)
+    images = open_images(tmp_path / "a.npy")
+    at_once = hashlib.sha256(repr(images.shape).encode() + pixels.tobytes())
+    at_once.update(images.labels.astype("<i8").tobytes() + images.splits.tobytes())
+    assert images.digest(range(5)) == at_once.hexdigest()
+
+
+def test_svhn_of_another_form_is_refused(tmp_path):
+    file = tmp_path / "svhn_grayscale_recropped.npz"
+    parts = {"train_labels": np.zeros(8, int), "test_labels": np.zeros(2, int)}
+    np.savez(file, train_images=np.zeros((8, 32, 32), np.uint8), test_images=np.zeros((2, 32, 32), np.uint8), **parts)
+    assert len(open_images("svhn-grey", data_root=tmp_path)) == 10
+    np.savez(file, train_images=np.zeros((8, 32, 31), np.uint8), test_images=np.zeros((2, 32, 32), np.uint8), **parts)
+    with pytest.raises(ValueError, match="bytes of 32x32 and a label for each"):
+        open_images("svhn-grey", data_root=tmp_path)
+    file.write_bytes(b"PK")
+    with pytest.raises(ValueError, match="Refused .*svhn_grayscale_recropped"):
+        open_images("svhn-grey", data_root=tmp_path)

@@ -1,7 +1,10 @@
 import csv
 import gzip
+import os
 import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -292,3 +295,81 @@ def test_steps_and_stores_that_do_not_fit_are_refused(published, tmp_path):
     with pytest.raises(ValueError, match="Expected a complete zoo"):
         export_networks("small-cnn-zoo", tmp_path / "plain", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def claim_entries(folder, number):
+    """A layout that claims a dense layer of so many entries."""
+    rows = (folder / "layout.csv").read_text().splitlines()
+    start = int(rows[-1].split(",")[1])
+    rows[-1] = f'sequential/dense/kernel:0,{start},{start + number},{number},"(1, {number})"'
+    (folder / "layout.csv").write_text("\n".join(rows) + "\n")
+
+
+def test_a_layout_that_claims_too_much_is_refused_before_it_takes_memory(published, tmp_path):
+    shutil.copytree(published[0], tmp_path / "zoo")
+    claim_entries(tmp_path / "zoo", 10**12)
+    with pytest.raises(
+        ValueError, match=r"shape \(rows, 1000000004810\), as .*layout\.csv says, but it has \(180, 4970\)"
+    ):
+        import_networks("small-cnn-zoo", tmp_path / "zoo", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("rows", "spaces", "message"),
+    [
+        (180, 100_000, "its text would take .* MiB of memory, .* times its size on disk"),
+        (1, 3_000_000, "it has a line of more than 1048576 characters"),
+    ],
+)
+def test_a_table_that_unpacks_to_any_length_is_refused(published, tmp_path, monkeypatch, rows, spaces, message):
+    shutil.copytree(published[0], tmp_path / "zoo")
+    monkeypatch.setenv("NF_MAX_MEMORY", "64M")
+    with gzip.open(published[0] / "metrics.csv.gz", "rb") as stream:
+        header, row, *_ = stream.read().splitlines()
+    with gzip.open(tmp_path / "zoo" / "metrics.csv.gz", "wb") as stream:
+        stream.write(b"\n".join([header, *[row.replace(b"relu", b"relu" + b" " * spaces)] * rows]))
+    with pytest.raises(ValueError, match=rf"Refused .*metrics\.csv\.gz: {message}"):
+        import_networks("small-cnn-zoo", tmp_path / "zoo", tmp_path / "s")
+
+
+@pytest.mark.parametrize("step", ["1e30", "-1", "0.5", "nan", "9" * 400])
+def test_steps_are_whole_numbers(published, tmp_path, step):
+    shutil.copytree(published[0], tmp_path / "zoo")
+    at = COLUMNS.index("step")
+    edit_metrics(tmp_path / "zoo", lambda rows: [*rows[:9], [*rows[9][:at], step, *rows[9][at + 1 :]], *rows[10:]])
+    with pytest.raises(ValueError, match=rf"as step in row 8 of metrics\.csv\.gz, but got '{step}'"):
+        import_networks("small-cnn-zoo", tmp_path / "zoo", tmp_path / "s")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.timeout(120)
+def test_an_index_file_that_is_a_pipe_is_refused_at_once(published, tmp_path):
+    os.mkfifo(tmp_path / "split.csv")
+    with pytest.raises(ValueError, match=r"Cannot read the index file .*split\.csv: expected a regular file"):
+        import_networks("small-cnn-zoo", published[0], tmp_path / "s", split_file=tmp_path / "split.csv")
+
+
+def test_weights_too_large_for_single_precision_are_refused(published, tmp_path):
+    shutil.copytree(published[0], tmp_path / "zoo")
+    weights = np.load(tmp_path / "zoo" / "weights.npy").astype(np.float64)
+    weights[17] = 1e300
+    np.save(tmp_path / "zoo" / "weights.npy", weights)
+    with pytest.raises(ValueError, match="row 17 of .* holds NaN or infinity"):
+        import_networks("small-cnn-zoo", tmp_path / "zoo", tmp_path / "s")
+
+
+FULL_DISK = """
+import resource, sys
+from neuralfunctionals.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+main(["data", "export", "small-cnn-zoo", sys.argv[1], "--out", sys.argv[2]])
+"""
+
+
+def test_a_full_disk_is_told_in_one_line_and_nothing_remains(published, tmp_path):
+    import_networks("small-cnn-zoo", published[0], tmp_path / "s")
+    command = [sys.executable, "-c", FULL_DISK, tmp_path / "s", tmp_path / "out"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("nf: [Errno 27] File too large")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]

@@ -138,7 +138,8 @@ def test_the_engines_agree():
     assert native.median() > 40
 
 
-def test_without_a_compiler_the_torch_engine_is_used(monkeypatch):
+def test_without_a_compiler_the_torch_engine_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("NF_CACHE", str(tmp_path))  # a library in the cache would be used
     monkeypatch.setattr(native, "find_compiler", lambda: None)
     native.load_library.cache_clear()
     try:

@@ -40,7 +40,7 @@ def test_every_channel_is_converted_and_gradients_flow():
 @pytest.mark.parametrize(
     ("omega", "convention", "message"),
     [
-        (0.0, "paper", "Expected omega, the frequency of the sines, to be positive, but got 0"),
+        (0.0, "paper", "Expected omega, the frequency of the sines, to be positive and finite, but got 0"),
         (-5.0, "paper", "but got -5"),
         (float("nan"), "paper", "but got nan"),
         (30.0, "papers", "Expected the convention to be one of"),

@@ -48,7 +48,7 @@ SPECS = [NetworkSpec.mlp([2, 3, 3, 1]), NetworkSpec.cnn([1, 3, 2], (2, 2), dense
 
 def test_every_public_layer_is_checked_here():
     checked = {type(make(SPECS[0])).__name__ for make in ALL.values()}
-    own_tests = {"NeuronStates", "Probes"}  # they give neither features nor a tensor
+    own_tests = {"ImageProbes", "NeuronStates", "Probes"}  # they give neither features nor a tensor
     assert checked | own_tests == set(layers.__all__)
 
 

@@ -149,10 +149,11 @@ def test_hooks_dropout_autocast_and_odd_channels_take_the_plain_form(calls):
     assert len(calls) == 4
 
 
-def test_without_a_compiler_the_results_are_the_same(monkeypatch, calls):
+def test_without_a_compiler_the_results_are_the_same(monkeypatch, calls, tmp_path):
     block, x = make(NetworkSpec.mlp([2, 3, 1]))
     expected = results(block, x)
     calls.clear()
+    monkeypatch.setenv("NF_CACHE", str(tmp_path))  # a library in the cache would be used
     monkeypatch.setattr(native, "find_compiler", lambda: None)
     cpu_block._library.cache_clear()
     native.load_library.cache_clear()

@@ -103,7 +103,7 @@ def test_compiles_into_one_graph(name):
 def test_what_has_no_canonical_form_is_refused_with_the_reason(tmp_path):
     cases = [
         (lambda: Canonical(EQUIVARIANT["NFT"](SPECS[1])), "made of dense layers"),
-        (lambda: Canonical(EQUIVARIANT["NFT"](SPEC), omega=-1.0), "to be positive, but got -1.0"),
+        (lambda: Canonical(EQUIVARIANT["NFT"](SPEC), omega=-1.0), "to be positive and finite, but got -1.0"),
         (lambda: Canonical(models.Inr2Array(SPEC, **ARRAY)), r"Inr2Array\(canonical='sine'\)"),
         (lambda: models.Inr2Array(SPEC, canonical="sin", **ARRAY), "canonical 'none' or 'sine'"),  # pyright: ignore
         (lambda: MODELS["editor"]()(random_features(NetworkSpec.mlp([5, 5]))), "Canonical expected networks"),

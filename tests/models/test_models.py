@@ -185,6 +185,21 @@ def test_refuses_other_networks(name):
         ON_WEIGHTS[name](SPECS[0])(random_features(NetworkSpec.mlp([5, 5]), dtype=torch.float32))
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_statnn_reads_empty_batches_and_half_precision(standardize, dtype):
+    model = models.StatNN(SPECS[0], standardize=standardize, head_channels=[4], out_channels=3)
+    features = random_features(SPECS[0], dtype=torch.float32)
+    expected = model(features)
+    model.to(dtype)
+    output = model(features.to(dtype))
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.float(), expected, atol=0.05, rtol=0.05)
+    assert model(features[[]].to(dtype)).shape == (0, 3)
+    with pytest.raises(ValueError, match="StatNN expected networks|StatFeatures expected|Standardize expected"):
+        model(random_features(NetworkSpec.mlp([5, 5]), dtype=dtype, batch=0))
+
+
 def as_tensor(output):
     return output.tensor if isinstance(output, WeightSpaceFeatures) else output
 
@@ -267,6 +282,7 @@ def test_wrong_arguments_are_refused_with_the_reason(tmp_path):
         (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn' or 'neuron-graph'"),  # pyright: ignore
         (lambda: models.Inr2Array(spec, **ARRAY).decode(torch.zeros(1, 3, 4)), r"\(batch, 4, 4\)"),
         (lambda: models.SpatialNFN(spec, grid_size=2), "side 3 or more"),
+        (lambda: models.Inr2Array(spec, encoder="nfn", probes=4), "'nfn', which has none"),
         (lambda: models.StatNN.from_pretrained(tmp_path), "has no config.json and no model.safetensors"),
     ]
     for make, message in cases:

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +83,21 @@ def test_refuses_networks_that_the_editor_was_not_built_for():
     nn.init.constant_(broken.layers[0].weight, float("nan"))
     with pytest.raises(ValueError, match="Expected finite values"):
         make_task().edit(broken)
+
+
+@pytest.mark.parametrize("model", [NFT(SPEC, **TINY), NFN(SPEC, channels=(4, 4))])
+@pytest.mark.parametrize("size", [1e19, 1e25, 3e37])
+def test_an_edit_that_is_not_finite_is_refused(model, size):
+    sirens = WeightSpaceFeatures.from_modules([Siren(seed=n) for n in range(3)])
+    sirens.tensor[1] *= size / sirens.tensor[1].abs().max().item()
+    task = make_task(model)
+    edited = task(sirens)
+    if bool(edited.tensor.isfinite().all()):
+        assert bool(task.edit(sirens).tensor.isfinite().all())
+        return
+    message = re.escape(f"answer for network 1 is not finite: its entries, up to {size:.3g} in size")
+    with pytest.raises(ValueError, match=message):
+        task.edit(sirens)
 
 
 @pytest.mark.slow

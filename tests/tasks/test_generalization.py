@@ -1,3 +1,4 @@
+import re
 from itertools import combinations
 
 import pytest
@@ -14,7 +15,7 @@ from neuralfunctionals.tasks import (
     evaluate,
     train,
 )
-from neuralfunctionals.tasks.generalization import accuracy_metrics
+from neuralfunctionals.tasks.generalization.task import accuracy_metrics
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation
 
 SPEC = NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10])
@@ -112,6 +113,19 @@ def test_refuses_what_it_cannot_predict(zoo, sirens):
     nn.init.constant_(broken[0].weight, float("inf"))
     with pytest.raises(ValueError, match="Expected finite values"):
         task.predict(broken)
+
+
+@pytest.mark.parametrize("size", [1e25, 3e37])
+def test_a_prediction_that_is_not_finite_is_refused(zoo, size):
+    features = zoo[:3].features
+    features.tensor[2] *= size / features.tensor[2].abs().max().item()
+    message = re.escape(f"answer for network 2 is not finite: its entries, up to {size:.3g} in size")
+    with pytest.raises(ValueError, match=message):
+        GeneralizationTask(StatNN(SPEC, head_channels=[8])).predict(features)
+
+
+def test_no_networks_have_no_predictions(zoo):
+    assert GeneralizationTask(StatNN(SPEC, head_channels=[8])).predict(zoo[:0].features).shape == (0,)
 
 
 def test_the_best_model_is_that_of_the_highest_rank_correlation(zoo, tmp_path):

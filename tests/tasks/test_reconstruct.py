@@ -14,7 +14,7 @@ from neuralfunctionals.tasks import (
     nearest,
     train,
 )
-from neuralfunctionals.tasks.reconstruct import ReconstructBatch
+from neuralfunctionals.tasks.inr2array.task import ReconstructBatch
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])

@@ -187,7 +187,7 @@ def test_what_is_no_sine_symmetry_is_refused_with_the_reason():
         ),
         (lambda: SineSymmetry.random(cnn), "made of dense layers, but got 1->3 .2x2., 3->1"),
         (lambda: canonicalize(random_features(cnn)), "made of dense layers"),
-        (lambda: canonicalize(random_features(spec), omega=0.0), "omega.* to be positive, but got 0.0"),
+        (lambda: canonicalize(random_features(spec), omega=0.0), "omega.* to be positive and finite, but got 0.0"),
         (lambda: SineSymmetry.random(spec)(random_features(SPEC)), "expected networks 2->3, 3->1 but received"),
         (lambda: SineSymmetry.random(spec, batch=3)(random_features(spec)), "for 3 networks, but there are 2"),
         (lambda: SineSymmetry.random(spec) @ SineSymmetry.random(SPEC), "widths and omega must be the same"),
@@ -198,3 +198,43 @@ def test_what_is_no_sine_symmetry_is_refused_with_the_reason():
     for make, message in cases:
         with pytest.raises((ValueError, TypeError), match=message):
             make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    with pytest.raises(ValueError, match=rf"single or double precision, but got {dtype}.*features.to\(torch.float32\)"):
+        canonicalize(random_features(SPEC).to(dtype), OMEGA)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [1e30, -1e30, math.inf, math.nan])
+def test_biases_whose_phases_are_lost_are_refused(dtype, bias):
+    x = random_features(SPEC, dtype=dtype)
+    x.biases[1][1, 2] = bias
+    with pytest.raises(ValueError, match=r"Expected biases from -.* to .*, but got .* does not resolve the phases"):
+        canonicalize(x, OMEGA)
+
+
+@settings(max_examples=100)
+@given(seed=seeds, dtype=st.sampled_from([torch.float64, torch.float32]), size=st.floats(0, 0.7))
+def test_with_large_biases_the_function_stays_the_same(seed, dtype, size):
+    x = random_features(SPEC, dtype=dtype, seed=seed)
+    largest = 2.0**-10 / torch.finfo(dtype).eps * math.pi / 2 / OMEGA
+    for bias in x.biases[:-1]:
+        bias.mul_(largest**size / bias.abs().max())
+    points = torch.randn(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    before, after = (render_plainly(f.to(torch.float64), points) for f in (x, canonicalize(x, OMEGA)[0]))
+    torch.testing.assert_close(after, before, rtol=0, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_a_compiled_canonical_form_leaves_such_neurons_alone():
+    x = random_features(SPEC, dtype=torch.float64)
+    x.biases[1][1, 2] = 1e30
+    canonical, element = torch.compile(canonicalize, fullgraph=True, backend="aot_eager")(x, OMEGA)
+    assert canonical.biases[1][1, 2] == 1e30
+    assert not element.flips[1, SPEC.widths[1] + 2]
+    assert element.turns.abs().max() < 1000
+    points = torch.randn(7, 2, dtype=torch.float64)
+    torch.testing.assert_close(render_plainly(canonical, points), render_plainly(x, points), rtol=0, atol=1e-9)

@@ -279,7 +279,7 @@ def main() -> int:
     made.add_argument("--races", type=int, default=200)
     options = made.parse_args()
     if options.short:
-        options.flips, options.races = min(options.flips, 2 * len(READINGS)), min(options.races, 20)
+        options.flips, options.races = min(options.flips, len(READINGS)), min(options.races, 10)
     real = 1 if options.short else REAL
     tally, dice = Tally("stores", options.seed), random.Random(options.seed)
     warm_up()

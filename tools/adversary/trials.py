@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -109,16 +110,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def workshop(keep: str | None) -> Iterator[Path]:
-    """A directory to work in, with a cache of its own; removed in the end."""
+    """A directory to work in, with temporary files of its own; removed in the end."""
     if keep is None:
         path = Path(tempfile.mkdtemp(prefix="nf-adversary-"))
     else:
         path = Path(keep)
         path.mkdir(parents=True, exist_ok=True)
-    before = {name: os.environ.get(name) for name in ("NF_CACHE", "TMPDIR", "OMP_NUM_THREADS")}
+    before = {name: os.environ.get(name) for name in ("TMPDIR", "OMP_NUM_THREADS")}
     (path / "tmp").mkdir(exist_ok=True)
-    os.environ |= {"NF_CACHE": before["NF_CACHE"] or str(path / "cache"), "TMPDIR": str(path / "tmp")}
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {"TMPDIR": str(path / "tmp"), "OMP_NUM_THREADS": "1"}
     tempfile.tempdir = None
     try:
         yield path
@@ -166,6 +166,7 @@ def warm_up() -> None:
     import neuralfunctionals.report
 
     matplotlib.use("Agg")
+    warnings.simplefilter("ignore")  # of torch, about what the harnesses make on purpose
     torch.set_num_threads(1)
     _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.recipes, neuralfunctionals.report
 
@@ -200,9 +201,14 @@ class Worker:
             sys.stderr.flush()
             os._exit(code)
 
-    def wait(self, timeout: float, *, kill: bool = False) -> Outcome:
-        """How it ended; after the timeout it is killed, which counts as a hang unless it was meant."""
-        ended = bool(select.select([self.end], [], [], timeout)[0])
+    def wait(self, timeout: float, *, kill_after: float | None = None) -> Outcome:
+        """How it ended; after the timeout it is killed, which counts as a hang.
+
+        Args:
+            timeout: Seconds to wait.
+            kill_after: Kill it after so many seconds of computing, which is no hang.
+        """
+        ended = wait_or_spend(self.pid, self.end, timeout, kill_after)
         if not ended:
             os.killpg(self.pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -212,8 +218,28 @@ class Worker:
             for name in ("out", "err")
         )
         shutil.rmtree(self.folder, ignore_errors=True)
-        code = status if ended or kill else None
+        code = status if ended or kill_after is not None else None
         return Outcome(code, out, err, time.monotonic() - self.started)
+
+
+def spent_seconds(process: int) -> float:
+    """Seconds that a process has computed: unlike the clock, they do not depend on what else the machine does."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_or_spend(process: int, end: int, timeout: float, spend: float | None) -> bool:
+    """Waits until a process has ended, the time is over, or it has computed for so long; returns whether it ended."""
+    if spend is None:
+        return bool(select.select([end], [], [], timeout)[0])
+    limit = time.monotonic() + timeout
+    while time.monotonic() < limit and spent_seconds(process) < spend:
+        if select.select([end], [], [], 0.002)[0]:
+            return True
+    return False
 
 
 def nf(*words: object) -> Callable[[], int]:

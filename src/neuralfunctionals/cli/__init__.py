@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
+from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command, print_table
 
@@ -22,6 +24,9 @@ COMMANDS: dict[str, Command] = {
 """All commands by the words that call them."""
 
 
+_MAX_MESSAGE = 2000
+
+
 class _Parser(jsonargparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -31,7 +36,8 @@ class _Parser(jsonargparse.ArgumentParser):
 
 
 def _fail(message: object) -> NoReturn:
-    print(f"nf: {' '.join(str(message).split())}", file=sys.stderr)
+    text = printable(" ".join(str(message).split()))
+    print(f"nf: {text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + ' ...'}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -46,6 +52,8 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
     )
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON last")
+    text = f"most memory that something in a file may take, such as 8G ({MAX_MEMORY}, 2G)"
+    parser.add_argument("--max-memory", metavar="SIZE", help=text)
     return parser
 
 
@@ -62,9 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rest, run = (rest, command.run) if command.bind is None else command.bind(parser, rest)
         options = parser.parse_args(rest)
+        if options.max_memory is not None:
+            parse_size(options.max_memory)
+            os.environ[MAX_MEMORY] = options.max_memory  # for worker processes too
+        memory_limit()  # a mistake in the variable is told before the work
         result = run(options)
     except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
         _fail(error)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _fail("There is not enough memory for this. What was finished before is safe: take smaller sizes, and repeat.")
     except OSError as error:
         _fail(f"{error}. What was finished before is safe: free some space or repair the disk, and repeat the command.")
     except KeyboardInterrupt:
@@ -92,7 +108,5 @@ def _print_help(words: Sequence[str]) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    cells = {
-        name: json.dumps(value) if isinstance(value, (dict, list)) else str(value) for name, value in result.items()
-    }
-    print_table((), cells.items())
+    lines = [(name, json.dumps(v) if isinstance(v, (dict, list)) else str(v)) for name, v in result.items()]
+    print_table((), lines)

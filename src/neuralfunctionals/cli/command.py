@@ -34,14 +34,15 @@ def say(text: str) -> None:
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on standard output; where that is no terminal, nothing is cut or wrapped."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
     table = Table(*names, box=None, header_style="bold", show_header=bool(names))
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table, width=None if console.is_terminal else max(console.width, console.measure(table).maximum))
+        # As it is: names of files may hold what rich takes for markup.
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(highlight=False, width=100_000)).print(table)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
@@ -52,3 +53,13 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise ValueError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
     return int(parts[0]), int(parts[-1])
+
+
+def printable(text: str) -> str:
+    r"""Text that any terminal shows as it is: control characters and undecodable bytes of file names are spelled out.
+
+    Example:
+        >>> printable("a\x1b[31m b")
+        'a\\x1b[31m b'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

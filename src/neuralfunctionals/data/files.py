@@ -108,6 +108,16 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
+def readable_name(path: Path) -> str:
+    r"""A file's name as text; bytes that are no text are spelled out.
+
+    Example:
+        >>> readable_name(Path("caf\udce9.pth"))
+        'caf\\xe9.pth'
+    """
+    return os.fsencode(path.name).decode(errors="backslashreplace")
+
+
 # What killed processes leave.
 
 

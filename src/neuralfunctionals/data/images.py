@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from neuralfunctionals.budget import require_memory
 from neuralfunctionals.data.download import Source, download, missing_files
+from neuralfunctionals.data.files import readable_name
+from neuralfunctionals.data.picture_size import picture_size
 from neuralfunctionals.data.shapes import NUM_PICTURES, draw_shapes, shape_labels
+from neuralfunctionals.data.untrusted import map_npy, read_npz, require_file
 from neuralfunctionals.native import cache_directory
 
 # Axes: B images, H rows, W columns, C colours.
@@ -26,6 +31,8 @@ FULL_SETS = ("mnist", "fashion", "cifar10", "svhn-grey")
 """The publishers' sets, under a data root or downloaded."""
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _SAMPLES = Path(__file__).parent / "samples"
+_BYTES_A_VALUE = 10
+"""What each value of a picture takes while it is decoded and fitted: bytes, a float, its share of the coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +58,8 @@ class ImageSet:
 
     def read(self, indices: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "_B H W C"]:
         """These images, in this order."""
+        size = len(indices) * math.prod(self.shape)
+        require_memory(size, f"{len(indices)} images of {self.shape[0]}x{self.shape[1]} at a time")
         images = np.asarray(self.reader(np.asarray(indices, dtype=np.int64)))
         return images.reshape(len(indices), *self.shape)
 
@@ -78,9 +87,11 @@ class ImageSet:
         """SHA-256 over these images, labels and splits."""
         indices = np.asarray(indices, dtype=np.int64)
         digest = hashlib.sha256(repr(self.shape).encode())
+        few = max(1, (64 << 20) // math.prod(self.shape))  # large images a few at a time; the digest stays the same
         for start in range(0, len(indices), 1024):
             part = indices[start : start + 1024]
-            digest.update(np.ascontiguousarray(self.read(part)).tobytes())
+            for first in range(0, len(part), few):
+                digest.update(np.ascontiguousarray(self.read(part[first : first + few])).tobytes())
             digest.update(self.labels[part].astype("<i8").tobytes() + self.splits[part].tobytes())
         return digest.hexdigest()
 
@@ -213,32 +224,38 @@ _SOURCES = {
 }
 # Ends of train, val and test, counted over the publisher's training set followed by its test set. As published for
 # weight spaces, all MNIST networks come from the training set: the publisher's test set is not used.
+_ANEW = "Delete it to fetch it anew."
 _IDX_SPLITS = {"mnist": (45_000, 50_000, 60_000), "fashion": (55_000, 60_000, 70_000)}
 
 
 def _map_bytes(path: Path, offset: int, shape: tuple[int, ...]) -> np.ndarray:
     """A memory map of a publisher's file, whose length must be right."""
-    expected = offset + int(np.prod(shape))
+    expected = offset + math.prod(shape)
     if path.stat().st_size != expected:
-        raise ValueError(
-            f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. Delete it to fetch it anew."
-        )
+        raise ValueError(f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. {_ANEW}")
     return np.memmap(path, np.uint8, "r", offset, shape)
 
 
 def _open_idx(name: str, folder: Path) -> ImageSet:
     parts, labels = [], []
     for images, kinds in (_IDX_FILES[:2], _IDX_FILES[2:]):
-        size, height, width = np.fromfile(folder / images, ">i4", 3, offset=4).tolist()
+        header = np.fromfile(folder / images, ">i4", 3, offset=4).tolist()
+        size, height, width = header if len(header) == 3 else (0, 0, 0)
+        if min(size, height, width) < 1:
+            raise ValueError(f"Expected {folder / images} to hold images, but its header says {header}. {_ANEW}")
         parts.append(_map_bytes(folder / images, 16, (size, height, width)))
         labels.append(np.asarray(_map_bytes(folder / kinds, 8, (size,))))
     ends = _IDX_SPLITS[name]
+    if sum(map(len, parts)) < ends[-1] or parts[0].shape[1:] != parts[1].shape[1:]:
+        raise ValueError(f"Expected at least {ends[-1]} images of one size in {folder}, but got others. {_ANEW}")
     return _from_parts(name, parts, np.concatenate(labels)[: ends[-1]], _split_at(*ends))
 
 
 def _open_cifar10(folder: Path) -> ImageSet:
     records = [_map_bytes(folder / file, 0, ((folder / file).stat().st_size // 3073, 3073)) for file in _CIFAR_FILES]
     labels = np.concatenate([r[:, 0] for r in records])
+    if len(labels) <= 50_000:
+        raise ValueError(f"Expected more than 50000 images in {folder}, but got {len(labels)}. {_ANEW}")
     return ImageSet(
         "cifar10",
         (32, 32, 3),
@@ -270,39 +287,51 @@ def _open_svhn(root: Path) -> ImageSet:
             "it: make the file (train_images, train_labels, test_images, test_labels; bytes, 32x32), put it there, "
             "or name another data root (--data-root, NF_DATA_ROOT)."
         )
-    with np.load(path, allow_pickle=False) as arrays:
-        train, test = arrays["train_images"], arrays["test_images"]
-        labels = np.concatenate([arrays["train_labels"], arrays["test_labels"]])
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    arrays = read_npz(path, names, optional=())
+    train, train_labels, test, test_labels = (arrays[name] for name in names)
+    for images, labels in ((train, train_labels), (test, test_labels)):
+        if images.shape[1:] != (32, 32) or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"Expected {', '.join(names)} in {path}, bytes of 32x32 and a label for each, but got others."
+            )
+    labels = _require_labels(path, np.concatenate([train_labels, test_labels]), len(train) + len(test))
     splits = _split_at(len(train) * 7 // 8, len(train), len(train) + len(test))
     return _from_parts("svhn-grey", [train, test], labels, splits)
 
 
 def _open_array(path: Path) -> ImageSet:
-    try:
-        arrays = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(
-            f"Cannot read the array file {path}: {error}. Expected numbers saved by numpy, without objects."
-        ) from error
     labels = None
-    if isinstance(arrays, np.lib.npyio.NpzFile):
-        with arrays:
-            if "images" not in arrays:
-                raise ValueError(f"Expected an array named 'images' in {path}, but found {sorted(arrays)}.")
-            images, labels = arrays["images"], arrays.get("labels")
+    if path.suffix == ".npz":
+        arrays = read_npz(path, ["images"], optional=["labels"])
+        images, labels = arrays["images"], arrays.get("labels")
     else:
-        images = arrays
+        images = map_npy(path)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
         raise ValueError(
             f"Expected bytes (uint8) of shape (number, height, width) or (number, height, width, channels) in {path}, "
             f"but got {images.dtype} of shape {images.shape}."
         )
-    labels = np.full(len(images), -1) if labels is None else labels
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+    require_memory(17 * len(images), f"The labels of {len(images)} images in {path}")
+    labels = np.full(len(images), -1) if labels is None else _require_labels(path, labels, len(images))
+    _require_fitting(path, *images.shape[1:])
+    return _from_arrays(readable_name(path), images, labels, own_splits(len(images)))
+
+
+def _require_labels(path: Path, labels: np.ndarray, count: int) -> np.ndarray:
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"Expected {len(images)} whole numbers as labels in {path}, but got {labels.dtype} of shape {labels.shape}."
+            f"Expected {count} whole numbers as labels in {path}, but got {labels.dtype} of shape {labels.shape}."
         )
-    return _from_arrays(path.name, images, labels, own_splits(len(images)))
+    if labels.dtype == np.uint64 and count and int(labels.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"Expected labels of at most 63 bits in {path}, but got {labels.max()}.")
+    return labels
+
+
+def _require_fitting(path: Path, height: int, width: int, channels: int = 3, *, stored: int | None = None) -> None:
+    """Raises if a picture is too large to be decoded and fitted."""
+    size = _BYTES_A_VALUE * height * width * max(channels, 3)
+    require_memory(size, f"A picture of {height}x{width} in {path}", stored=stored)
 
 
 def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
@@ -314,6 +343,10 @@ def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
         raise ValueError(f"Expected images ({', '.join(_IMAGE_ENDINGS)}) in the folder {folder}, but found none.")
     classes = sorted({p.relative_to(folder).parts[0] for p in files if p.parent != folder})
     labels = np.array([classes.index(p.relative_to(folder).parts[0]) if p.parent != folder else -1 for p in files])
+    if image_size is not None:
+        if image_size < 1:
+            raise ValueError(f"Expected an image size of at least 1, but got {image_size}.")
+        _require_fitting(folder, image_size, image_size)
     # Once through all files at the start, so that a bad one is found before hours of work.
     first: tuple[int, int] | None = None
     is_grey = True
@@ -336,20 +369,35 @@ def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
             pictures[place] = picture if picture.ndim == 3 else picture[..., None]
         return pictures
 
-    return ImageSet(folder.resolve().name, (*first, channels), labels, own_splits(len(files)), read)
+    return ImageSet(readable_name(folder.resolve()), (*first, channels), labels, own_splits(len(files)), read)
 
 
 def _read_picture(file: Path, image_size: int | None) -> np.ndarray:
     """Grey `(H, W)` or colour `(H, W, 3)`, in the order red, green, blue; transparency is dropped."""
     import cv2
 
+    require_file(file, "image")
+    stored = file.stat().st_size
+    require_memory(stored, f"The image {file}")
+    data = file.read_bytes()
+    size = picture_size(data)
+    if size is None:
+        raise ValueError(f"Expected an image with 8 bits a colour in {file}, but found no image.")
+    _require_fitting(file, *size, stored=stored)
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
-        picture = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_UNCHANGED)
-    except (OSError, cv2.error) as error:
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
         raise ValueError(f"Cannot read the image {file}: {error}.") from error
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if picture is None or picture.dtype != np.uint8:
-        kind = "no image" if picture is None else f"{picture.dtype}"
+        kind = "a damaged one" if picture is None else f"{picture.dtype}"
         raise ValueError(f"Expected an image with 8 bits a colour in {file}, but found {kind}.")
+    if picture.ndim == 3 and picture.shape[2] not in (3, 4):
+        raise ValueError(
+            f"Expected a grey image or one of three colours in {file}, but found {picture.shape[2]} channels."
+        )
     if picture.ndim == 3:
         picture = np.ascontiguousarray(picture[..., 2::-1])
     return (

@@ -71,9 +71,13 @@ class EncodeTask(ShardTask):
         tensors = self.source.map_tensors(self.shard)
         spec = self.source.header.spec
         assert spec is not None
-        latents = []
+        latents, item = [], self.source.header.items_of(self.shard).start
         for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
-            latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+            try:
+                latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+            except ValueError as error:
+                raise ValueError(f"{self.source.path}, networks from {item}: {error}") from error
+            item += len(vectors)
             (progress or (lambda count: None))(len(vectors))
         return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from neuralfunctionals.budget import require_memory
 from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.data.untrusted import read_npz, read_tensors
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.state import require_plain
 
-_STATE_DICTS = (".pth", ".pt", ".safetensors")
+_STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
 
 
 def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
@@ -26,9 +29,7 @@ def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
     if not file.is_file():
         raise ValueError(f"Expected a file of weights, but there is none at {file}.")
     if file.suffix == ".npz":
-        arrays = read_arrays(file)
-        spec = NetworkSpec.from_json(str(arrays["spec"]))
-        return WeightSpaceFeatures.from_vectors(spec, torch.from_numpy(arrays["weights"].astype(np.float32)))
+        return read_arrays(file)[0]
     try:
         return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)])
     except ValueError as error:
@@ -75,48 +76,74 @@ def _require_ending(file: str | os.PathLike[str]) -> Path:
 
 
 def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a `.pth`, `.pt` or `.safetensors` file; whatever else it holds is refused, not run."""
+    """The tensors of a file of one network, real numbers as float32; whatever else it holds is refused, not run."""
+    networks = read_state_dicts(file)
+    if len(networks) != 1:
+        raise ValueError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
+    return {name: x.float() if x.is_floating_point() else x for name, x in networks[0].items()}
+
+
+def read_state_dicts(file: str | os.PathLike[str]) -> list[dict[str, Tensor]]:
+    """The networks of a `.pth`, `.pt`, `.ckpt` or `.safetensors` file, with tensors as they are stored.
+
+    The file holds a `state_dict`, a checkpoint with one under `state_dict`, `model_state_dict` or `model`, or a list of
+    these. Whatever else it holds is refused, not run.
+    """
     file = Path(file)
-    try:
-        if file.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(file)
-        else:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a hostile or damaged file may fail in any way
-        reason = str(error).strip().splitlines()
-        raise ValueError(
-            f"Refused {file}: it holds more than tensors, or is damaged ({(reason or [type(error).__name__])[0]}). "
-            "Expected a state_dict; nothing in it was run."
-        ) from error
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
+    content = read_tensors(file)
+    parts = content if isinstance(content, (list, tuple)) and content else [content]
+    return [_require_state_dict(unwrap(part), file) for part in parts]
+
+
+def unwrap(content: Any) -> Any:
+    """The `state_dict` of a checkpoint; anything else as it is."""
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            return content[key]
+    return content
+
+
+def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
         raise ValueError(
             f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
         )
-    return {str(name): tensor.float() for name, tensor in content.items()}
+    if not all(isinstance(name, str) for name in content):
+        raise ValueError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")
+    for name, tensor in content.items():
+        require_plain(name, tensor, f"Refused {file}: expected")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError(
+                f"Refused {file}: '{name}' repeats its values, {tensor.numel()} from "
+                f"{tensor.untyped_storage().nbytes() // tensor.element_size()}. Expected each entry to be stored: save "
+                "it with .contiguous()."
+            )
+    size = 4 * sum(tensor.numel() for tensor in content.values())
+    require_memory(size, f"Refused {file}: its tensors", stored=file.stat().st_size)
+    return {name: tensor.detach() for name, tensor in content.items()}
 
 
-def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file of networks, as `nf data export npz` writes it, without what tells their form."""
-    content = _load(file)
-    if "weights" not in content or "spec" not in content or content["weights"].ndim != 2:
+def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]:
+    """The networks of an `.npz` file, as `nf data export npz` writes it, and its other arrays except `_FORM`."""
+    content = {name: array for name, array in read_npz(file).items() if name not in _FORM}
+    names = sorted(content)
+    weights, spec = content.pop("weights", None), content.pop("spec", None)
+    if weights is None or spec is None or weights.ndim != 2 or spec.ndim != 0 or spec.dtype.kind != "U":
         raise ValueError(
             f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {file}, but found "
-            f"{sorted(content)}. nf data export npz shows the form."
+            f"{names}. nf data export npz shows the form."
         )
-    return {name: array for name, array in content.items() if name not in _FORM}
-
-
-def _load(file: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file, or as many of these as there are."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files if names is None or name in names}
-    except Exception as error:  # a hostile or damaged file may fail in any way
+    if weights.dtype.kind != "f" or not len(weights):
         raise ValueError(
-            f"Refused {file}: it is no npz file of plain arrays ({error}). Nothing in it was run."
-        ) from error
+            f"Expected real numbers as 'weights' in {file}, one row for each network, but got {weights.dtype} of shape "
+            f"{weights.shape}."
+        )
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+            vectors = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
+        return WeightSpaceFeatures.from_vectors(NetworkSpec.from_json(str(spec)), vectors), content
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Refused {file}: {error or 'its spec is nested too deeply.'}") from error
 
 
 _FORM = ("omega", "convention")
@@ -130,7 +157,8 @@ def arrays_of_form(form: SirenForm | None) -> dict[str, Any]:
 
 def read_form_of_arrays(file: Path) -> SirenForm | None:
     """The form of sine networks that an `.npz` file tells."""
-    told = {name: array.item() if array.size == 1 else None for name, array in _load(file, _FORM).items()}
+    found = read_npz(file, optional=_FORM)
+    told = {name: array.item() if array.size == 1 else None for name, array in found.items()}
     try:
         return SirenForm.from_provenance(told)
     except (TypeError, ValueError) as error:

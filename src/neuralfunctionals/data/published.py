@@ -5,22 +5,25 @@ Files from elsewhere are read as data only: tensors are unpickled with `weights_
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neuralfunctionals.data.files import readable_name
 from neuralfunctionals.data.images import SPLITS, own_splits
 from neuralfunctionals.data.network_files import arrays_of_form, read_arrays, read_form_of_arrays, read_state_dict
+from neuralfunctionals.data.scratch import scratch_beside
 from neuralfunctionals.data.small_cnn_zoo import export_zoo, import_zoo
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.data.untrusted import shard_size_for
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.inr import SirenForm, convert
 from neuralfunctionals.inr.siren import can_be_siren
@@ -29,7 +32,7 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 FORMATS = ("nfn-sirens", "state-dicts", "npz", "small-cnn-zoo")
 IMAGE_SIZE = (28, 28)
 """Height and width at which imported networks are rendered unless told otherwise."""
-_SHARD_SIZE = 512
+_LARGEST = np.iinfo(np.int64).max
 _NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
 _NFN_FILE = re.compile(r"net(?P<index>\d+)\.pth")
 _ENDINGS = (".pth", ".pt", ".safetensors")
@@ -87,28 +90,27 @@ def import_networks(
         raise ValueError(f"Expected something to import at {source}, but there is nothing.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
-    provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": source.name}
+    provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": readable_name(source)}
     if kind != "small-cnn-zoo":
         provenance |= {"convention": form.convention, "omega": form.omega}
     report = progress or (lambda done, total: None)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = out.with_name(f".{out.name}-{os.getpid()}")
-    scratch.mkdir()
-    try:
+    with scratch_beside(out) as scratch:
+        made = scratch / "store"
         if kind == "npz":
-            _import_npz(source, scratch, provenance, image_size, report)
+            _import_npz(source, made, provenance, image_size, report)
         elif kind == "small-cnn-zoo":
             order = None if split_file is None else Path(split_file)
-            import_zoo(source, scratch, provenance, report, step=step, split_file=order)
+            import_zoo(source, made, provenance, report, step=step, split_file=order)
         else:
-            _import_files(_find_networks(kind, source), scratch, provenance, image_size, report)
-        if out.is_dir():
-            out.rmdir()
-        os.replace(scratch, out)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+            _import_files(_find_networks(kind, source), made, provenance, image_size, report)
+        _put(made, out)
     return Store(out)
+
+
+def _put(made: Path, out: Path) -> None:
+    if out.is_dir():  # an empty one
+        out.rmdir()
+    os.replace(made, out)
 
 
 def _require_format(name: str) -> None:
@@ -124,7 +126,9 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
         found = [
             _Network(file, int(number["index"]), int(folder["label"]))
             for file in source.rglob("*.pth")
-            if (folder := _NFN_FOLDER.fullmatch(file.parent.name)) and (number := _NFN_FILE.fullmatch(file.name))
+            if (folder := _NFN_FOLDER.fullmatch(file.parent.name))
+            and (number := _NFN_FILE.fullmatch(file.name))
+            and file.is_file()
         ]
         found.sort(key=lambda n: (n.source_index, n.label))
         if len({n.source_index for n in found}) < len(found):  # numbered anew in each folder
@@ -139,6 +143,11 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
         found = [_Network(p, place, labels.get(p.parent, -1)) for place, p in enumerate(files)]
     if not found:
         raise ValueError(f"Expected {expected} in {source}, but found none.")
+    for network in found:
+        if max(network.label, network.source_index) > _LARGEST:
+            raise ValueError(
+                f"Expected numbers of at most 63 bits in the names of folders and files, as in {network.file}."
+            )
     return found
 
 
@@ -166,7 +175,7 @@ def _import_files(
     spec = _read_spec(networks[0].file)
     splits = own_splits(len(networks))
     provenance = {**provenance, **_shape(spec, image_size)}
-    store = Store.create(out, StoreHeader(len(networks), _SHARD_SIZE, spec, provenance))
+    store = Store.create(out, StoreHeader(len(networks), shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
         rows = []
@@ -184,7 +193,7 @@ def _import_files(
             "copy": np.zeros(len(chosen), dtype=np.int64),
             "split": splits[list(items)],
         }
-        names = [os.path.join(n.file.parent.name, n.file.name) for n in chosen]
+        names = [f"{readable_name(n.file.parent)}/{readable_name(n.file)}" for n in chosen]
         store.write_shard(shard, tensors, _metadata(tensors, items, [{"file": name} for name in names]))
         report(items.stop, len(networks))
 
@@ -213,33 +222,57 @@ def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[s
 def _import_npz(
     source: Path, out: Path, provenance: dict[str, Any], image_size: tuple[int, int] | None, report: Progress
 ) -> None:
-    content = read_arrays(source)
-    spec = NetworkSpec.from_json(str(content.pop("spec")))
-    count = len(content["weights"])
-    weights = torch.from_numpy(content.pop("weights").astype(np.float32))
-    content["weights"] = WeightSpaceFeatures.from_vectors(spec, weights).to_vectors().numpy()
+    features, content = read_arrays(source)
+    spec, count = features.spec, len(features)
     content.setdefault("label", np.full(count, -1))
     content.setdefault("source_index", np.arange(count))
-    content.setdefault("copy", np.zeros(count))
+    content.setdefault("copy", np.zeros(count, dtype=np.int64))
     content.setdefault("split", own_splits(count))
-    for name in ("label", "source_index", "copy"):
-        content[name] = content[name].astype(np.int64)
-    content["split"] = content["split"].astype(np.uint8)
     wrong = {name: array.shape for name, array in content.items() if array.shape[:1] != (count,)}
-    if wrong or not np.isin(content["split"], range(len(SPLITS))).all():
-        raise ValueError(
-            f"Expected {count} entries in every array of {source} and splits 0, 1, 2, but got {wrong or 'others'}."
-        )
+    if wrong:
+        raise ValueError(f"Expected {count} entries in every array of {source}, but got {wrong}.")
+    content = {name: _storable(source, name, array) for name, array in content.items()}
+    for name in _COUNTERS:
+        if content[name].dtype.kind not in "iub":
+            raise ValueError(f"Expected whole numbers as '{name}' in {source}, but got {content[name].dtype}.")
+        content[name] = content[name].astype(np.int64)
+    if content["split"].ndim != 1 or not np.isin(content["split"], range(len(SPLITS))).all():
+        raise ValueError(f"Expected splits 0 (train), 1 (val) and 2 (test) in {source}, but got others.")
+    content |= {"split": content["split"].astype(np.uint8), "weights": features.to_vectors().numpy()}
     if "image" not in content:
         provenance = {**provenance, **_shape(spec, image_size)}
     elif image_size is not None:
         raise ValueError(f"Expected no size of images for {source}: it has images of its own. Leave it out.")
-    store = Store.create(out, StoreHeader(count, _SHARD_SIZE, spec, provenance))
+    store = Store.create(out, StoreHeader(count, shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
         tensors = {name: array[items.start : items.stop] for name, array in content.items()}
         store.write_shard(shard, tensors, _metadata(tensors, items, [{}] * len(items)))
         report(items.stop, count)
+
+
+_COUNTERS = ("label", "source_index", "copy", "split")
+
+
+def _storable(file: Path, name: str, array: np.ndarray) -> np.ndarray:
+    """An array in a type that stores keep, with the same values."""
+    if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+        raise ValueError(f"Expected the names of arrays in {file} to be words, but got {name!r}.")
+    if name == "image" and (array.dtype != np.uint8 or array.ndim != 4):
+        raise ValueError(
+            f"Expected bytes (uint8) of shape (number, height, width, channels) as 'image' in {file}, but got "
+            f"{array.dtype} of shape {array.shape}."
+        )
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8 or (name in _COUNTERS and array.ndim != 1):
+        raise ValueError(
+            f"Expected plain numbers of at most 64 bits as '{name}' in {file}, but got {array.dtype} of shape "
+            f"{array.shape}."
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and int(array.max()) > _LARGEST:
+            raise ValueError(f"Expected numbers of at most 63 bits as '{name}' in {file}, but got {array.max()}.")
+        return array.astype(np.int64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def export_networks(
@@ -272,28 +305,22 @@ def export_networks(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"Expected a new place to export to, but {out} is there already. Name another one.")
     report = progress or (lambda done, total: None)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    scratch = out.with_name(f".{out.name}-{os.getpid()}")
-    scratch.mkdir()
-    try:
+    with scratch_beside(out) as scratch:
+        made = scratch / "networks"
         if kind == "npz":
-            _export_npz(dataset, scratch / "networks.npz", own, wanted)
-            os.replace(scratch / "networks.npz", out)
-            scratch.rmdir()
-            return len(dataset)
-        if kind == "small-cnn-zoo":
-            export_zoo(dataset, scratch, report)
+            with open(made, "wb") as file:
+                _export_npz(dataset, file, own, wanted)
+        elif kind == "small-cnn-zoo":
+            made.mkdir()
+            export_zoo(dataset, made, report)
         else:
             for index, name, state_dict in _named_networks(dataset, kind, prefix, own, wanted):
-                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-                torch.save(state_dict, scratch / name)
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                data = io.BytesIO()
+                torch.save(state_dict, data)  # into a file, torch would not tell a full disk from a mistake
+                (made / name).write_bytes(data.getbuffer())
                 report(index + 1, len(dataset))
-        if out.is_dir():
-            out.rmdir()
-        os.replace(scratch, out)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        _put(made, out)
     return len(dataset)
 
 
@@ -304,8 +331,12 @@ def _named_networks(
     own: SirenForm,
     wanted: SirenForm,
 ) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
-    has_copies = bool((dataset.column("copy") > 0).any())
     last = dataset.spec.num_layers - 1
+    # Files are numbered by their images: several networks of one image need numbers of their own.
+    has_copies = len(dataset.column("source_index").unique()) < len(dataset)
+    is_sine = not dataset.spec.has_kernels and all(layer.has_bias for layer in dataset.spec.layers)
+    if kind == "nfn-sirens" and not is_sine:
+        raise ValueError(f"Expected sine networks, dense layers with biases, for {kind}, but got {dataset.spec}.")
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
         assert items.features is not None
@@ -327,10 +358,10 @@ def _named_networks(
             yield place, f"{prefix}_{label}s/net{place if has_copies else source_index}.pth", renamed
 
 
-def _export_npz(dataset: WeightDataset, out: Path, own: SirenForm, wanted: SirenForm) -> None:
+def _export_npz(dataset: WeightDataset, file: BinaryIO, own: SirenForm, wanted: SirenForm) -> None:
     features = WeightSpaceFeatures.from_vectors(dataset.spec, dataset.column("weights"))
     arrays = {name: dataset.column(name).numpy() for name in dataset.tensor_names if name != "weights"}
     weights = convert(features, own, wanted).to_vectors().numpy()
     content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(dataset.spec.to_json())}
     told = SirenForm.from_provenance(dataset.provenance) is not None  # CNNs have no such form
-    np.savez(out, **content, **arrays_of_form(wanted if told else None))
+    np.savez(file, **content, **arrays_of_form(wanted if told else None))

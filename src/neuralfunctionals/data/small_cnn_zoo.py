@@ -18,17 +18,20 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from jaxtyping import Int
 
+from neuralfunctionals.budget import require_memory
 from neuralfunctionals.data.cnn_training import METRICS
 from neuralfunctionals.data.cnn_zoo import zoo_splits
+from neuralfunctionals.data.files import readable_name
 from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.data.untrusted import map_npy, require_file, shard_size_for
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.weight_space import LayerSpec, NetworkSpec
 
@@ -43,7 +46,9 @@ _CONFIG_COLUMNS = (
     "learning_rate num_layers num_units optimizer random_seed train_fraction w_init"
 ).split()
 _METRIC_COLUMNS = ("test_accuracy", "test_loss", "train_accuracy", "train_loss")
-_SHARD_SIZE = 512
+_MAX_LINE = 1 << 20
+_MAX_DIMENSIONS = 8
+"""Of a variable: kernels have one to three beside inputs and outputs."""
 
 Progress = Callable[[int, int], None]
 
@@ -65,9 +70,9 @@ def import_zoo(
         split_file: The index file; rows are taken in their own order if missing.
     """
     _require_files(source)
-    spec, order = _read_layout(source / LAYOUT)
-    weights = _read_weights(source / WEIGHTS, spec)
-    steps = np.array([int(_number(row, "step", number)) for number, row in enumerate(_read_metrics(source))])
+    weights = _read_weights(source / WEIGHTS)
+    spec, order = _read_layout(source / LAYOUT, weights.shape)
+    steps = np.fromiter((_step(row, number) for number, row in enumerate(_read_metrics(source))), np.int64)
     if len(steps) != len(weights):
         raise ValueError(
             f"Expected as many rows in {source / METRICS_FILE} as in {WEIGHTS}, {len(weights)}, but got {len(steps)}."
@@ -80,12 +85,13 @@ def import_zoo(
     wanted = set(rows.tolist())
     metrics = {number: row for number, row in enumerate(_read_metrics(source)) if number in wanted}
     splits = zoo_splits(len(rows))
-    provenance = {**provenance, "step": step, "split": None if split_file is None else split_file.name}
-    store = Store.create(out, StoreHeader(len(rows), _SHARD_SIZE, spec, provenance))
+    provenance = {**provenance, "step": step, "split": None if split_file is None else readable_name(split_file)}
+    store = Store.create(out, StoreHeader(len(rows), shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
         here = rows[items.start : items.stop]
-        vectors = np.asarray(weights[here], dtype=np.float32)[:, order]
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+            vectors = np.asarray(weights[here], dtype=np.float32)[:, order]
         if not np.isfinite(vectors).all():
             row = here[~np.isfinite(vectors).all(1)][0]
             raise ValueError(
@@ -129,9 +135,22 @@ def _require_files(source: Path) -> None:
         )
 
 
-def _read_table(file: Path, stream: io.TextIOBase, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+def _read_lines(file: Path, stream: TextIO) -> Iterator[str]:
+    """The lines of a text, as long as it stays within reason: a small archive can hold any amount of text."""
+    stored, total, checked = file.stat().st_size, 0, 0
+    while line := stream.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise ValueError(f"Refused {file}: it has a line of more than {_MAX_LINE} characters.")
+        total += len(line)
+        if total > checked + _MAX_LINE:
+            require_memory(total, f"Refused {file}: its text", stored=stored)
+            checked = total
+        yield line
+
+
+def _read_table(file: Path, stream: TextIO, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     try:
-        reader = csv.DictReader(stream)
+        reader = csv.DictReader(_read_lines(file, stream))
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
             raise ValueError(
@@ -150,29 +169,46 @@ def _read_metrics(source: Path) -> Iterator[dict[str, str]]:
         yield from _read_table(source / METRICS_FILE, stream, ("step", *METRICS))
 
 
-def _read_layout(file: Path) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
-    """The network, and for each of our entries the column it stands in."""
-    with open(file, newline="") as stream:
-        rows = list(_read_table(file, stream, _LAYOUT_COLUMNS))
-    parts: dict[str, dict[str, np.ndarray]] = {}
+def _read_layout(file: Path, weights_shape: tuple[int, ...]) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
+    """The network, and for each of our entries which of the columns it stands in."""
+    parts: dict[str, dict[str, tuple[int, tuple[int, ...]]]] = {}
     stop = 0
-    for row in rows:
-        layer, _, kind = row["varname"].removesuffix(":0").rpartition("/")
-        shape = tuple(int(n) for n in re.findall(r"\d+", row["shape"]))
-        bounds = tuple(int(row[n]) if row[n].isdecimal() else -1 for n in ("start_idx", "end_idx", "size"))
-        if kind not in ("kernel", "bias") or kind in parts.get(layer, {}):
-            raise ValueError(
-                f"Expected one kernel:0 and one bias:0 for each layer in {file}, but got {row['varname']}."
-            )
-        if bounds != (stop, stop + math.prod(shape), math.prod(shape)) or len(shape) < (2 if kind == "kernel" else 1):
-            raise ValueError(
-                f"Expected {row['varname']} in {file} to begin at {stop} and to fill its shape {row['shape']}, but it "
-                f"has start, end and size {row['start_idx']}, {row['end_idx']}, {row['size']}."
-            )
-        places = np.arange(stop, bounds[1]).reshape(shape)
-        # (*kernel, in, out) to (out, in, *kernel)
-        parts.setdefault(layer, {})[kind] = np.moveaxis(places, (-1, -2), (0, 1)) if kind == "kernel" else places
-        stop = bounds[1]
+    with open(file, newline="") as stream:
+        for row in _read_table(file, stream, _LAYOUT_COLUMNS):
+            layer, _, kind = row["varname"].removesuffix(":0").rpartition("/")
+            shape = tuple(int(n) for n in re.findall(r"[0-9]{1,18}", row["shape"]))
+            bounds = tuple(_whole(row[n]) for n in ("start_idx", "end_idx", "size"))
+            if kind not in ("kernel", "bias") or kind in parts.get(layer, {}):
+                raise ValueError(
+                    f"Expected one kernel:0 and one bias:0 for each layer in {file}, but got {row['varname']}."
+                )
+            size, is_short = math.prod(shape), len(shape) < (2 if kind == "kernel" else 1)
+            if bounds != (stop, stop + size, size) or is_short or len(shape) > _MAX_DIMENSIONS:
+                raise ValueError(
+                    f"Expected {row['varname']} in {file} to begin at {stop} and to fill its shape {row['shape']}, but "
+                    f"it has start, end and size {row['start_idx']}, {row['end_idx']}, {row['size']}."
+                )
+            parts.setdefault(layer, {})[kind] = (stop, shape)
+            stop += size
+            if not size or stop > weights_shape[1]:
+                break
+    # Before anything of that size is made: the numbers in the layout are only claims.
+    if stop != weights_shape[1]:
+        raise ValueError(
+            f"Expected {WEIGHTS} to have the shape (rows, {stop}), as {file} says, but it has {weights_shape}."
+        )
+    return _layout_spec(file, parts)
+
+
+def _layout_spec(
+    file: Path, variables: Mapping[str, Mapping[str, tuple[int, tuple[int, ...]]]]
+) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for layer, found in variables.items():
+        for kind, (start, shape) in found.items():
+            places = np.arange(start, start + math.prod(shape)).reshape(shape)
+            # (*kernel, in, out) to (out, in, *kernel)
+            parts.setdefault(layer, {})[kind] = np.moveaxis(places, (-1, -2), (0, 1)) if kind == "kernel" else places
     layers = []
     for number, (name, part) in enumerate(parts.items()):
         if "kernel" not in part or ("bias" in part and part["bias"].shape != part["kernel"].shape[:1]):
@@ -192,23 +228,23 @@ def _read_layout(file: Path) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
     return spec, np.concatenate([named[g.layer - 1][kinds[g.kind]].ravel() for g in spec.groups])
 
 
-def _read_weights(file: Path, spec: NetworkSpec) -> np.ndarray:
-    try:
-        weights = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"Refused {file}: it is no plain array ({error}). Nothing in it was run.") from error
-    if weights.ndim != 2 or weights.shape[1] != spec.num_entries or weights.dtype.kind != "f" or not len(weights):
+def _read_weights(file: Path) -> np.ndarray:
+    weights = map_npy(file)
+    if weights.ndim != 2 or weights.dtype.kind != "f" or not weights.size:
         raise ValueError(
-            f"Expected real numbers of shape (rows, {spec.num_entries}) in {file}, as {LAYOUT} says, but got "
-            f"{weights.dtype} of shape {weights.shape}."
+            f"Expected real numbers of shape (rows, columns) in {file}, but got {weights.dtype} of shape "
+            f"{weights.shape}."
         )
     return weights
 
 
 def _read_split(file: Path, num_rows: int) -> Int[np.ndarray, "R"]:
+    require_file(file, "index file")
+    require_memory(file.stat().st_size, f"The index file {file}")
     try:
-        rows = np.loadtxt(file, dtype=np.int64, delimiter=",", ndmin=1).ravel()
-    except (OSError, ValueError) as error:
+        with open(file) as stream:
+            rows = np.loadtxt(stream, dtype=np.int64, delimiter=",", ndmin=1).ravel()
+    except (OSError, ValueError, OverflowError) as error:
         raise ValueError(f"Cannot read the index file {file}: {error}. Expected one row number a line.") from error
     if not np.array_equal(np.sort(rows), np.arange(num_rows)):
         largest = int(rows.max()) if len(rows) else "none"
@@ -217,6 +253,18 @@ def _read_split(file: Path, num_rows: int) -> Int[np.ndarray, "R"]:
             f"numbers, {len(np.unique(rows))} of them different, up to {largest}. Is it that of another zoo?"
         )
     return rows
+
+
+def _whole(text: str) -> int:
+    """The number, or -1."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else -1
+
+
+def _step(row: dict[str, str], number: int) -> int:
+    step = _number(row, "step", number)
+    if not 0 <= step < 2**53 or not step.is_integer():
+        raise ValueError(f"Expected a whole number as step in row {number} of {METRICS_FILE}, but got '{row['step']}'.")
+    return int(step)
 
 
 def _number(row: dict[str, str], name: str, number: int) -> float:
@@ -231,7 +279,7 @@ def _number(row: dict[str, str], name: str, number: int) -> float:
 
 def _value(text: str) -> int | float | str:
     """A number if the text is one."""
-    for kind in (int, float):
+    for kind in (int, float) if len(text) <= 40 else ():
         try:
             value = kind(text)
         except ValueError:
@@ -248,13 +296,15 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
     if any(name not in dataset.tensor_names for name in METRICS) or not dataset.is_complete:
         raise ValueError(f"Expected a complete zoo with {', '.join(METRICS)} at {dataset.path}. Make one with nf zoo.")
     spec, provenance = dataset.spec, dataset.provenance
-    _write_layout(spec, out / LAYOUT)
-    order = _read_layout(out / LAYOUT)[1]
     has_checkpoints = "checkpoint_weights" in dataset.tensor_names
-    steps = provenance["checkpoint_epochs"] if has_checkpoints else [provenance["step"]]
-    num_rows = len(dataset) * len(steps)
-    weights = np.lib.format.open_memmap(out / WEIGHTS, mode="w+", dtype=np.float32, shape=(num_rows, spec.num_entries))
-    rows = iter(range(num_rows))
+    steps = provenance.get("checkpoint_epochs") if has_checkpoints else [provenance.get("step")]
+    if not steps or None in steps:
+        raise ValueError(
+            f"Expected a zoo that knows the steps of its checkpoints at {dataset.path}. Make one with nf zoo."
+        )
+    shape = (len(dataset) * len(steps), spec.num_entries)
+    _write_layout(spec, out / LAYOUT)
+    order = _read_layout(out / LAYOUT, shape)[1]
     config = {
         "b_init": "zeros",
         "dataset": provenance.get("images", ""),
@@ -265,8 +315,14 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
         "num_units": spec.widths[1],
         "random_seed": provenance.get("seed", 0),
     }
-    # No time stamp: equal zoos give equal bytes.
-    with open(out / METRICS_FILE, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+    # No time stamp: equal zoos give equal bytes. The weights are written, not mapped: a full disk is then an error.
+    with (
+        open(out / METRICS_FILE, "wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        open(out / WEIGHTS, "wb") as weights,
+    ):
+        np.lib.format.write_array_header_1_0(weights, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        columns = np.argsort(order)
         text = io.TextIOWrapper(packed, newline="")
         table = csv.writer(text, lineterminator="\n")
         names = [f"config.{name}" for name in _CONFIG_COLUMNS]
@@ -275,12 +331,11 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
             tensors, metadata = dataset.store.map_tensors(shard), dataset.store.read_index(shard)[0]
             prefix = "checkpoint_" if has_checkpoints else ""
             for place, item in enumerate(metadata):
-                values = {**config, **item["config"]}
+                values = {**config, **item.get("config", {})}
                 folder = item.get("modeldir") or f"zoo/{item['item']}"
                 for k, step in enumerate(steps):
                     at = (place, k) if has_checkpoints else place
-                    row = next(rows)
-                    weights[row, order] = tensors[f"{prefix}weights"][at]
+                    weights.write(tensors[f"{prefix}weights"][at][columns].astype("<f4").tobytes())
                     measured = [repr(float(tensors[f"{prefix}{name}"][at])) for name in _METRIC_COLUMNS]
                     table.writerow(
                         [
@@ -295,8 +350,7 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
                 report(item["item"] + 1, len(dataset))
         text.flush()
         text.detach()
-    weights.flush()
-    (out / SPLIT).write_text("".join(f"{row}\n" for row in range(num_rows)))
+    (out / SPLIT).write_text("".join(f"{row}\n" for row in range(shape[0])))
     return len(dataset)
 
 

@@ -23,7 +23,9 @@ class SirenForm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", float(self.omega))
         if not 0 < self.omega < math.inf:
-            raise ValueError(f"Expected omega, the frequency of the sines, to be positive, but got {self.omega:g}.")
+            raise ValueError(
+                f"Expected omega, the frequency of the sines, to be positive and finite, but got {self.omega:g}."
+            )
         require_convention(self.convention)
 
     @classmethod

@@ -75,7 +75,7 @@ RECIPES: dict[str, FitRecipe] = {
     "refit": FitRecipe(steps=200, learning_rate=3e-3, stop_psnr_db=40.0),
     "slow": FitRecipe(steps=1000, learning_rate=5e-4, schedule="constant"),
 }
-"""Named recipes. `docs/results.md` compares them: speed, quality, and what a reader can do with the weights."""
+"""Named recipes. `docs/benchmarks.md` compares them: speed, quality, and what a reader can do with the weights."""
 
 
 def find_recipe(recipe: str | FitRecipe) -> FitRecipe:

@@ -4,6 +4,7 @@ from neuralfunctionals.layers.attention import WeightSpaceSelfAttention
 from neuralfunctionals.layers.block import Block, FeedForward
 from neuralfunctionals.layers.cross_attention import WeightSpaceCrossAttention
 from neuralfunctionals.layers.encoding import FourierFeatures, InputOutputEncoding, LayerEncoding, SinusoidalEncoding
+from neuralfunctionals.layers.image_probes import ImageProbes
 from neuralfunctionals.layers.linear import DWSLinear, HNPLinear, NPLinear, Pointwise
 from neuralfunctionals.layers.neuron_states import NeuronStates
 from neuralfunctionals.layers.norm import LayerNorm, OutputScale, Standardize
@@ -18,6 +19,7 @@ __all__ = [
     "FourierFeatures",
     "HNPLinear",
     "HNPPool",
+    "ImageProbes",
     "InputOutputEncoding",
     "LayerEncoding",
     "LayerNorm",

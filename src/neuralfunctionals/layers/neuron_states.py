@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.layers.folding import FoldedGroup
+from neuralfunctionals.layers.image_probes import ImageProbes
 from neuralfunctionals.layers.neuron_update import neuron_update
 from neuralfunctionals.layers.probes import Probes
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
@@ -62,9 +63,10 @@ class NeuronStates(nn.Module):
             is at most 8 and at most the number of values of a weight (channels times kernel positions).
         symmetry: `"NP"` or `"HNP"`.
         omega: Frequency of sine networks: biases are then read with their sine and cosine.
-        probes: Learned points at which the networks are evaluated; neurons are then read with their activations there,
-            networks with their outputs (see `Probes`). 0 (the default) reads weights only.
-        derivatives: Whether neurons are also read with the derivatives of the outputs at the probes.
+        probes: Learned points (images for CNNs) at which the networks are evaluated; neurons are then read with their
+            activations there, networks with their outputs (see `Probes`, `ImageProbes`). 0 (the default) reads weights
+            only.
+        derivatives: Whether neurons of sine networks are also read with the derivatives of the outputs at the probes.
     """
 
     def __init__(
@@ -89,7 +91,11 @@ class NeuronStates(nn.Module):
         self.groups = FoldedGroup.of(spec, symmetry)
         self.layers = sorted({axis for g in self.groups for axis in g.axes})
         self.joints = [g for g in self.groups if len(g.axes) == 2]
-        self.probes = Probes(spec, probes, omega=omega or 1.0, derivatives=derivatives) if probes else None
+        self.probes = None
+        if probes and spec.has_kernels:
+            self.probes = ImageProbes(spec, probes)
+        elif probes:
+            self.probes = Probes(spec, probes, omega=omega or 1.0, derivatives=derivatives)
         inside = sum(g.fold for g in self.groups if not g.axes)
         self.network_channels = (inside + len(self.groups)) * in_channels
         if self.probes is not None:

@@ -87,6 +87,11 @@ class Inr2Array(nn.Module, Pretrained):
         ):
             if value not in known:
                 raise ValueError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
+        if encoder == "nfn" and (probes or neuron_states):
+            raise ValueError(
+                "Expected encoder 'nft' or 'neuron-graph' for probes or states, but got 'nfn', which has none. "
+                "Choose another encoder, or leave them at 0."
+            )
         self.spec = spec
         self.in_channels = 1
         self.grid_size, self.latent_channels = grid_size, latent_channels

@@ -44,7 +44,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         num_gates: Gates of each weight; see `layers.NeuronStates`.
         symmetry: `"HNP"` tells input and output neurons apart.
         omega: Frequency of sine networks, whose biases are then read with their sine and cosine.
-        probes: Learned points at which the networks are evaluated; 0 (the default) reads weights only.
+        probes: Learned points (images for CNNs) at which networks are evaluated; 0 (the default) reads weights only.
         dropout: Dropout before the output layer.
         pooling: See above.
         num_latents: Queries that attend to the neurons.

@@ -58,7 +58,8 @@ class NFT(nn.Module, Pretrained):
             `layers.NeuronStates`); each token starts with maps of the states at its ends added. 0 is the paper's model.
         state_channels: Channels of these states.
         omega: Frequency of sine networks, for states and probes.
-        probes: Learned points at which the networks are evaluated (see `layers.Probes`); 0 reads weights only.
+        probes: Learned points (images for CNNs) at which the networks are evaluated (see `layers.Probes`); 0 (the
+            default) reads weights only.
         pooling: See above.
         num_latents: Queries of the cross-attention.
         latent_channels: Channels of each latent.

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -13,6 +14,7 @@ from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for, path_of
 from neuralfunctionals.json_files import JsonError, conform, read_json, require_arguments
+from neuralfunctionals.models.claims import limit_tensors
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -53,6 +55,9 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             if held != path_of(cls):
                 raise TypeError(f"it holds a {held}")
             require_arguments(cls, arguments, str(path / "config.json"))
+            # A config is a claim: it is tried without memory first.
+            with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
+                cls(**cls.decode_config(arguments))
             model: Any = construct(cls, cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except JsonError as error:
@@ -67,6 +72,11 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
                 "nf.from_pretrained, which finds the class."
             ) from error
         return model.eval()
+
+    @classmethod
+    def _encode_arg(cls, arg: Any) -> Any:
+        """What JSON keeps of a constructor's argument."""
+        return arg.to_dict() if isinstance(arg, NetworkSpec) else super()._encode_arg(arg)  # pyright: ignore
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -48,4 +49,11 @@ class StatNN(nn.Module, Pretrained):
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B K"]:
         if self.standardize is not None:
             features = self.standardize(features)
-        return self.head(self.statistics(features))
+        given = features.tensor
+        # Torch computes quantiles neither in half precision nor of an empty batch.
+        if not len(features):
+            features.require_spec(self.spec, "StatNN")
+            return self.head(given.new_zeros(0, self.statistics.out_channels))
+        if given.dtype in (torch.float16, torch.bfloat16):
+            features = features.to(torch.float32)
+        return self.head(self.statistics(features).to(given.dtype))

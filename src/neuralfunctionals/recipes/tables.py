@@ -55,6 +55,8 @@ def _of_latents(autoencoder: Planned) -> Planned:
 
 _PROBES: Fields = (("model.probes", 64),)
 """Models that also ask the function, at so many points."""
+_IMAGES: Fields = (("model.probes", 16),)
+"""The same for CNNs, with learned images."""
 _RAW: Fields = (("canonical", "none"),)
 """Sine networks as they are, signs and phases included."""
 _EDITORS = ("nfn-np", "nfn-hnp", "nft", "nft-states", "neuron-graph")
@@ -72,10 +74,10 @@ _TABLE_2 = PaperTable(
 _TABLE_3 = PaperTable(
     "Table 3: rank correlation of predicted and true test accuracies of CNNs",
     tuple(
-        Planned(recipe, model, seed)
+        Planned(recipe, model, seed, changes=changes)
         for recipe in _recipes("generalization")
         for seed in range(2)
-        for model in TASKS["generalization"].settings
+        for model, changes in (*((model, ()) for model in TASKS["generalization"].settings), ("neuron-graph", _IMAGES))
     ),
 )
 _ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")

@@ -98,7 +98,8 @@ class Task(LightningModule):
         own = getattr(self.model, "spec", spec)
         if own != spec:
             raise ValueError(
-                f"The model was built for networks {own}, but {where} holds {spec}. Build it with that spec."
+                f"The model reads networks {own}, but {where} holds networks {spec}. Train a model on networks like "
+                "these: nf train ... --data DIR."
             )
 
     def require_data(self, dataset: WeightDataset) -> None:

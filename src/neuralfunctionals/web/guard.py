@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypedDict
 
 from neuralfunctionals.json_files import JsonError, conform, parse_json
@@ -54,7 +54,7 @@ class Guard:
     Args:
         app: The app.
         hosts: Names under which the server may be addressed; any if missing.
-        calls: Numbers of the actions that there are; any if missing.
+        calls: The actions that there are, by number, and how many values each takes; any if missing.
         body_seconds: Time in which a request must have arrived.
     """
 
@@ -62,7 +62,7 @@ class Guard:
         self,
         app: Callable[..., Awaitable[None]],
         hosts: tuple[str, ...] | None,
-        calls: Collection[int] | None = None,
+        calls: Mapping[int, int] | None = None,
         *,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
@@ -138,8 +138,11 @@ class Guard:
             raise _RefusedError(400, str(error)) from error
         if not _SESSION.fullmatch(content.get("session_hash", "none")):
             raise _RefusedError(400, "the request: session_hash: expected letters and digits.")
-        if self.calls is not None and content.get("fn_index", next(iter(self.calls), None)) not in self.calls:
+        call = content.get("fn_index")
+        if self.calls is not None and call is not None and call not in self.calls:
             raise _RefusedError(400, "the request: fn_index: expected an action of the page.")
+        if self.calls is not None and "data" in content and len(content["data"]) != self.calls.get(call or 0):
+            raise _RefusedError(400, "the request: data: expected as many values as the action takes.")
 
 
 def _is_clean(path: str) -> bool:

@@ -87,7 +87,7 @@ def build_app(models: Models, *, hosts: tuple[str, ...] | None = LOOPBACK) -> Gu
         max_file_size=0,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
     )
-    return Guard(app, hosts, frozenset(page.fns))
+    return Guard(app, hosts, {number: len(fn.inputs) for number, fn in page.fns.items()})
 
 
 def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: int = 7860, browser: bool = True) -> str:

@@ -1,21 +1,23 @@
-"""From modules and `state_dict`s to specs and flat vectors, and back.
+"""From modules and `state_dict`s to specs.
 
-A module's layers are found by following its `forward`, a `state_dict`'s by shapes and numbered names; neither
-trusts the order of keys. What cannot be read for certain is refused with the reason.
+A chain's layers are found by following `forward`, a `state_dict`'s by shapes and numbered names; neither trusts the
+order of keys. Other modules are traced (see `trace`). What cannot be read for certain is refused with the reason.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, fx, nn
 
-from neuralfunctionals.weight_space.spec import LayerSpec, NetworkSpec
+from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec
+from neuralfunctionals.weight_space.layer_order import find_order
+from neuralfunctionals.weight_space.spec import NetworkSpec
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # Treat every neuron alone, or all neurons alike, so that permuting neurons commutes with them.
@@ -38,11 +40,54 @@ _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "sque
 _SHAPE_FUNCTIONS = ("size", "getattr", "getitem", "dim", "ndimension", "numel")
 
 
-def spec_from_module(module: nn.Module) -> NetworkSpec:
-    """Finds the layers of a module in the order in which its `forward` uses them.
+_ACTIVATIONS = {
+    "ReLU": "relu",
+    "Tanh": "tanh",
+    "GELU": "gelu",
+    "Sigmoid": "sigmoid",
+    "SiLU": "silu",
+    "Softsign": "softsign",
+    "Tanhshrink": "tanhshrink",
+    "Softplus": "softplus",
+    "Mish": "mish",
+    "SELU": "selu",
+    "relu_": "relu",
+}
+"""Names of activations, besides functions that have the same name; only with their default arguments."""
+_KEEPS_VALUES = ("Identity", "Dropout", "Flatten", "contiguous", "dropout", "flatten", "float", "double", "view")
 
-    Understood are dense layers and convolutions, one after the other, with anything between them that treats
-    every neuron alone (activations, pooling, dropout, scaling); nesting and names do not matter.
+
+def spec_from_module(
+    module: nn.Module,
+    example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
+    *,
+    verify: bool = True,
+) -> NetworkSpec:
+    """The spec of a module: see `NetworkSpec.from_module`.
+
+    A plain chain is found by following `forward` with `torch.fx`: dense layers and convolutions, one after the other,
+    with anything between them that treats every neuron alone (activations, pooling, dropout, scaling). Everything else
+    is traced on example inputs.
+    """
+    # Imported here: the tracer takes part in few programs, and torch.export is slow to import.
+    from neuralfunctionals.weight_space.trace import trace_spec
+    from neuralfunctionals.weight_space.verify import verify_spec
+
+    try:
+        spec = chain_from_module(module)
+    except ValueError as error:
+        if example_inputs is None:
+            raise ValueError(
+                f"{error} If {type(module).__name__} is not a plain chain of layers, give example inputs to have it "
+                "traced: NetworkSpec.from_module(module, example_inputs)."
+            ) from error
+        spec = trace_spec(module, example_inputs)
+    hidden = any(axis.role == "hidden" for axis in spec.axes)
+    return verify_spec(spec, module, example_inputs) if verify and hidden and example_inputs is not None else spec
+
+
+def chain_from_module(module: nn.Module) -> NetworkSpec:
+    """Finds the layers of a module in the order in which its `forward` uses them.
 
     Raises:
         ValueError: For skip connections and branches, normalisation with parameters or statistics, layers used
@@ -55,11 +100,12 @@ def spec_from_module(module: nn.Module) -> NetworkSpec:
     except Exception as error:  # tracing runs the user's forward, which may raise anything
         raise ValueError(
             f"Could not follow the forward of {type(module).__name__}: {error}. Expected layers called one after the "
-            "other without branching on values; for other code use NetworkSpec.from_state_dict(module.state_dict(), "
-            "layers=[...]) with the layers' names from input to output."
+            "other without branching on values."
         ) from error
-    spec = NetworkSpec(tuple(_follow_chain(module, graph)))
-    used = {key for layer in spec.layers for key in _keys(layer)}
+    facts = _ChainFacts()
+    layers = tuple(_follow_chain(module, graph, facts))
+    spec = NetworkSpec(facts.add_activations(layers), pooling=facts.pooling)
+    used = {group.key for group in spec.groups}
     unused = [name for name, _ in module.named_parameters(remove_duplicate=False) if name not in used]
     if unused:
         raise ValueError(
@@ -69,7 +115,41 @@ def spec_from_module(module: nn.Module) -> NetworkSpec:
     return spec
 
 
-def _follow_chain(module: nn.Module, graph: fx.Graph) -> Iterator[LayerSpec]:
+class _ChainFacts:
+    """What the steps between the layers say about the function."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[tuple[str, Any]]] = []
+        self.pooling: str | None = None
+
+    def start_layer(self) -> None:
+        self.steps.append([])
+
+    def add(self, name: str, argument: Any = None) -> None:
+        if self.steps:
+            self.steps[-1].append((name, argument))
+
+    def add_activations(self, layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
+        return tuple(
+            replace(layer, activation=_read_activation(steps)) for layer, steps in zip(layers, self.steps, strict=True)
+        )
+
+
+def _read_activation(steps: Sequence[tuple[str, Any]]) -> Activation | None:
+    """The activation that some steps amount to; None if they are not known for certain."""
+    steps = [(name, x) for name, x in steps if name not in _KEEPS_VALUES]
+    names = [_ACTIVATIONS.get(name, name) for name, _ in steps]
+    if not names:
+        return Activation("identity")
+    if names == ["sin"]:
+        return Activation("sine", 1.0)
+    if names == ["mul", "sin"] and isinstance(steps[0][1], (int, float)) and steps[0][1] > 0:
+        return Activation("sine", float(steps[0][1]))
+    known = {*_ACTIVATIONS.values(), "erf"}
+    return Activation(names[0]) if len(names) == 1 and names[0] in known and steps[0][1] is None else None
+
+
+def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Iterator[LayerSpec]:
     """Walks a traced forward, in which every step must take the result of the one before it."""
     current: fx.Node | None = None
     shapes: set[fx.Node] = set()  # nodes that hold sizes, not activations
@@ -100,6 +180,7 @@ def _follow_chain(module: nn.Module, graph: fx.Graph) -> Iterator[LayerSpec]:
         if node.op != "call_module":
             positions_removed |= name in _REMOVES_POSITIONS or name.startswith("adaptive_")
             unknown = unknown if name in _NEURONWISE_FUNCTIONS else f"the operation '{name}'"
+            facts.add(name, _constant_argument(node))
             continue
         target = str(node.target)
         part = module.get_submodule(target)
@@ -108,6 +189,7 @@ def _follow_chain(module: nn.Module, graph: fx.Graph) -> Iterator[LayerSpec]:
             kind = type(part).__name__
             positions_removed |= kind == "Flatten" or kind.startswith("Adaptive")
             unknown = unknown if kind in _NEURONWISE_MODULES else f"'{target}' ({kind})"
+            facts.add(kind, None if part.extra_repr() in ("", _default_repr(kind)) else part.extra_repr())
             continue
         if target in seen:
             raise ValueError(
@@ -125,8 +207,22 @@ def _follow_chain(module: nn.Module, graph: fx.Graph) -> Iterator[LayerSpec]:
                 "Expected global pooling between them, such as nn.AdaptiveAvgPool2d(1) and nn.Flatten()."
             )
         seen.add(target)
+        facts.start_layer()
         last, unknown, positions_removed = layer, None, False
         yield layer
+
+
+def _constant_argument(node: fx.Node) -> Any:
+    """The number that an operation such as `30 * x` holds, or its options; None if it has none."""
+    rest = [x for x in node.args if not isinstance(x, fx.Node)] + [x for x in node.kwargs.values() if x is not None]
+    rest = [x for x in rest if x is not False]
+    return None if not rest else rest[0] if len(rest) == 1 else rest
+
+
+def _default_repr(kind: str) -> str:
+    """How a module with default arguments describes itself: with others, it is another function."""
+    made: nn.Module = getattr(nn, kind)() if kind in _ACTIVATIONS else nn.Identity()
+    return made.extra_repr()
 
 
 def _name(node: fx.Node) -> str:
@@ -164,11 +260,11 @@ def _layer_spec(layer: nn.Module, name: str) -> LayerSpec:
             "neurons of different groups cannot change places."
         )
     out_neurons, in_neurons, *kernel = layer.weight.shape
-    return LayerSpec(out_neurons, in_neurons, tuple(kernel), layer.bias is not None, name)
-
-
-def _keys(layer: LayerSpec) -> list[str]:
-    return [layer.key("weight")] + ([layer.key("bias")] if layer.has_bias else [])
+    spec = LayerSpec(out_neurons, in_neurons, tuple(kernel), layer.bias is not None, name)
+    if isinstance(layer, nn.Linear):
+        return spec
+    plain = layer.padding_mode == "zeros" and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
+    return replace(spec, stride=layer.stride, padding=layer.padding) if plain else spec  # pyright: ignore
 
 
 def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None) -> NetworkSpec:
@@ -187,7 +283,8 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
     if strangers or not weights:
         raise ValueError(
             "Expected a state_dict with the weights and biases of dense layers and convolutions only, but found "
-            f"{', '.join(sorted(strangers)) or 'no weights'}. Normalisation, embeddings and buffers are not supported."
+            f"{', '.join(sorted(strangers)) or 'no weights'}. A state_dict alone does not say what other tensors do: "
+            "read the module with NetworkSpec.from_module(module, example_inputs), and pass its spec."
         )
     specs = {
         name: LayerSpec(
@@ -199,53 +296,69 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
         if sorted(layers) != sorted(specs):
             raise ValueError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
         return NetworkSpec(tuple(specs[name] for name in layers))
-    found = _chains(specs, [])
-    first = next(found, None)
-    if first is None:
-        shapes = ", ".join(f"{name}: {spec}" for name, spec in specs.items())
-        raise ValueError(f"Expected layers that fit one after the other, but found no such order among {shapes}.")
-    if next(found, None) is not None:
+    order = find_order(specs)
+    _refuse_possible_skips(order)
+    return NetworkSpec(tuple(order))
+
+
+def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
+    """A sum of two layers' outputs leaves no trace in a `state_dict`: only one numbered list of layers is believed.
+
+    Between layers of different widths there is nothing to add.
+    """
+    patterns = {re.sub(r"\d+", "#", layer.name) for layer in layers}
+    widths = [layers[0].in_neurons, *(layer.out_neurons for layer in layers)]
+    if len(patterns) > 1 and len(set(widths[1:])) < len(widths) - 1:
         raise ValueError(
-            f"Several orders of the layers {sorted(specs)} fit their shapes. Give the right one, from input to "
-            "output: NetworkSpec.from_state_dict(state_dict, layers=[...]), or use NetworkSpec.from_module."
+            f"The shapes of {', '.join(layer.name for layer in layers)} also allow a network with skip connections, "
+            "which a state_dict does not show. Read the module: NetworkSpec.from_module(module, example_inputs). If "
+            "the layers follow each other directly, name them: NetworkSpec.from_state_dict(state_dict, layers=[...])."
         )
-    return NetworkSpec(tuple(first))
 
 
-def _chains(left: dict[str, LayerSpec], chain: list[LayerSpec]) -> Iterator[list[LayerSpec]]:
-    """All orders of the remaining layers that fit the shapes and the numbers in the names."""
-    if not left:
-        yield chain
-        return
-    for name, layer in left.items():
-        fits = not chain or (
-            chain[-1].out_neurons == layer.in_neurons
-            and (not layer.kernel or len(chain[-1].kernel) == len(layer.kernel))
-        )
-        if fits and not any(_numbered_before(other, name) for other in left):
-            yield from _chains({n: spec for n, spec in left.items() if n != name}, [*chain, layer])
-
-
-def _numbered_before(name: str, other: str) -> bool:
-    """Whether two names differ only in their numbers, and the first has the smaller ones."""
-    numbers = [[int(n) for n in re.findall(r"\d+", x)] for x in (name, other)]
-    return re.sub(r"\d+", "#", name) == re.sub(r"\d+", "#", other) and numbers[0] < numbers[1]
-
-
-def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Float[Tensor, "N"]:
-    """The weights and biases as one vector, in the order of `spec.groups`."""
-    expected = [(spec.layers[g.layer - 1].key(g.kind), g.shape) for g in spec.groups]
-    for key, shape in expected:
-        if key not in state_dict:
-            raise ValueError(f"Expected the key '{key}' in the state_dict, but it has {sorted(state_dict)}.")
-        if tuple(state_dict[key].shape) != shape or not state_dict[key].is_floating_point():
+def spec_from_axes(
+    tensors: Mapping[str, Sequence[str | None]],
+    sizes: Mapping[str, int] | Mapping[str, Tensor] | nn.Module,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+) -> NetworkSpec:
+    """A spec from the names of the axes of each tensor; see `NetworkSpec.from_axes`."""
+    state: Mapping[str, Any] = sizes.state_dict() if isinstance(sizes, nn.Module) else sizes
+    known = {name: size for name, size in state.items() if isinstance(size, int)}
+    used: dict[str, list[tuple[str, int]]] = {}
+    for key, names in tensors.items():
+        for place, name in enumerate(names):
+            if name is not None:
+                used.setdefault(name, []).append((key, place))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, names in tensors.items():
+        if isinstance(state.get(key), Tensor):
+            shapes[key] = tuple(state[key].shape)
+        elif None not in names and all(name in known for name in names):
+            shapes[key] = tuple(known[str(name)] for name in names)
+        if len(shapes.get(key, ())) != len(names):
             raise ValueError(
-                f"Expected '{key}' to hold real numbers of shape {shape}, but got {state_dict[key].dtype} of shape "
-                f"{tuple(state_dict[key].shape)}. All networks of a batch must have one spec: {spec}."
+                f"Expected a size for each of the axes {tuple(names)} of '{key}', but got {shapes.get(key)}. Give the "
+                "sizes of all axes, or a state_dict to read them from."
             )
-    return torch.cat([state_dict[key].flatten() for key, _ in expected])
-
-
-def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str, Tensor]:
-    """The inverse of `pack_state_dict`; every tensor is a copy of its own."""
-    return {spec.layers[g.layer - 1].key(g.kind): vector[g.start : g.stop].view(g.shape).clone() for g in spec.groups}
+        for name, size in zip(names, shapes[key], strict=True):
+            if name is not None and known.setdefault(name, size) != size:
+                raise ValueError(f"The axis '{name}' has {known[name]} neurons elsewhere, but {size} in '{key}'.")
+    numbers = {name: n for n, name in enumerate(used)}
+    axes = []
+    for name, places in used.items():
+        # Neurons that permute freely join at least two tensors; others belong to the input or output.
+        alone = len({key for key, _ in places}) == 1 and not inputs and not outputs
+        role = "input" if name in inputs or (alone and places[0][1]) else "output" if name in outputs or alone else None
+        axes.append(Axis(known[name], role or "hidden", name))
+    groups, start = [], 0
+    for n, (key, names) in enumerate(tensors.items(), start=1):
+        shape = shapes[key]
+        strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+        order = [i for i, x in enumerate(names) if x is not None] + [i for i, x in enumerate(names) if x is None]
+        here = tuple(numbers[x] for x in names if x is not None)
+        kind = "weight" if len(here) > 1 or "bias" not in key else "bias"
+        block = (tuple(shape[i] for i in order), start, key, 0, tuple(strides[i] for i in order), shape)
+        groups.append(Group(n, kind, here, *block))
+        start = groups[-1].stop
+    return NetworkSpec(axes=tuple(axes), groups=tuple(groups))

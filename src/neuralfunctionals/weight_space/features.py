@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.weight_space.convert import pack_state_dict, unpack_state_dict
-from neuralfunctionals.weight_space.spec import Group, NetworkSpec
+from neuralfunctionals.weight_space.axes import Group
+from neuralfunctionals.weight_space.spec import NetworkSpec
+from neuralfunctionals.weight_space.state import pack_state_dict, unpack_state_dict, write_module
 
 # Axes: B input networks, N packed entries, C channels; _O, _I neurons, which differ between layers.
 
@@ -143,12 +144,14 @@ class WeightSpaceFeatures:
 
     @property
     def weights(self) -> tuple[Float[Tensor, "B _O _I *_kernel C"], ...]:
-        """Views of each layer's weights."""
+        """Views of each layer's weights, for chains; other networks have groups, see `split`."""
+        self.spec.require_chain("features.weights")
         return tuple(x for x, g in zip(self.split(), self.spec.groups, strict=True) if g.kind == "weight")
 
     @property
     def biases(self) -> tuple[Float[Tensor, "B _O C"], ...]:
-        """Views of each layer's biases; of length 0 where a layer has none."""
+        """Views of each layer's biases, for chains; of length 0 where a layer has none."""
+        self.spec.require_chain("features.biases")
         found = {g.layer: x for x, g in zip(self.split(), self.spec.groups, strict=True) if g.kind == "bias"}
         return tuple(found.get(i, self.tensor[:, :0]) for i in range(1, self.spec.num_layers + 1))
 
@@ -164,12 +167,15 @@ class WeightSpaceFeatures:
 
     def to_modules(self, template: nn.Module) -> list[nn.Module]:
         """One copy of the template for each network, holding its weights: the inverse of `from_modules`."""
-        named = NetworkSpec.from_module(template)  # equal in shape, but with the template's own names
-        self.require_spec(named, "The template")
+        spec = self.spec
+        keys = template.state_dict().keys()
+        if spec.is_chain and not {group.key for group in spec.groups} <= set(keys):
+            spec = NetworkSpec.from_module(template)  # equal in shape, but with the template's own names
+            self.require_spec(spec, "The template")
+        # What is not part of the weights, such as other buffers, stays that of the template.
         modules = [copy.deepcopy(template) for _ in range(len(self))]
         for module, vector in zip(modules, self.to_vectors(), strict=True):
-            # The template's buffers, if it has any, are not part of the weights.
-            module.load_state_dict({**template.state_dict(), **unpack_state_dict(named, vector)})
+            write_module(spec, vector, module)
         return modules
 
     # Arithmetic and movement.
@@ -215,11 +221,17 @@ class WeightSpaceFeatures:
 
     def require_spec(self, spec: NetworkSpec, who: str) -> None:
         """Raises unless these are networks of the given spec."""
+        if self.spec.matches(spec):
+            return
         if self.spec != spec:
             raise ValueError(
                 f"{who} expected networks {spec} but received {self.spec}. "
                 "Use the spec of your dataset everywhere: NFT(spec=dataset.spec, ...)."
             )
+        raise ValueError(
+            f"{who} received networks {self.spec} that have {self.spec.find_conflict(spec)}. "
+            "Sine networks of another frequency or convention are converted exactly by nf.inr.convert."
+        )
 
     def require_finite(self) -> None:
         """Raises if an entry is NaN or infinite, naming the network and the layer."""
@@ -229,8 +241,19 @@ class WeightSpaceFeatures:
         group = next(g for g in self.spec.groups if g.start <= entry < g.stop)
         value = self.tensor[network, entry].tolist()
         raise ValueError(
-            f"Expected finite values, but the {group.kind} of layer {group.layer} of network {network} holds {value}. "
+            f"Expected finite values, but the {group} of network {network} holds {value}. "
             "Leave out networks whose training diverged."
+        )
+
+    def require_finite_answers(self, answers: Float[Tensor, "B *_answer"]) -> None:
+        """Raises if what a model computed from these networks is NaN or infinite, naming the first such network."""
+        is_finite = answers.isfinite().flatten(1).all(1) if answers.ndim > 1 else answers.isfinite()
+        if bool(is_finite.all()):
+            return
+        network = int((~is_finite).nonzero()[0])
+        raise ValueError(
+            f"The model's answer for network {network} is not finite: its entries, up to "
+            f"{self.tensor[network].abs().max().item():.3g} in size, are too large for it. Leave this network out."
         )
 
     def _require_one_channel(self, what: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from neuralfunctionals.weight_space.axes import Symmetry
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
-from neuralfunctionals.weight_space.spec import NetworkSpec, Symmetry
+from neuralfunctionals.weight_space.spec import NetworkSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +20,9 @@ class NeuronPermutation:
        [\sigma b]^{(i)}_j = b^{(i)}_{\sigma_i^{-1}(j)} $$
 
     A permutation of the hidden neurons alone (`"HNP"`) leaves the function of the network unchanged.
-    `sigma[i][j]` is $\sigma_i(j)$: neuron `j` moves to place `sigma[i][j]`.
+    `sigma[i][j]` is $\sigma_i(j)$: neuron `j` moves to place `sigma[i][j]`. Networks other than chains have one
+    permutation for each of `spec.axes`. An axis that is nested in another has one for each neuron of that axis:
+    `sigma[i][h, j]` is the place within `h` to which neuron `j` moves, before `h` itself moves.
 
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, eq. 1.
 
@@ -37,15 +39,18 @@ class NeuronPermutation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", tuple(self.sigma))
-        if [len(s) for s in self.sigma] != list(self.spec.widths):
+        expected = [_shape(self.spec, n) for n in range(len(self.spec.axes))]
+        if [tuple(s.shape) for s in self.sigma] != expected:
+            sizes = self.spec.widths if all(len(shape) == 1 for shape in expected) else expected
             raise ValueError(
-                f"Expected one permutation for each layer of neurons, of sizes {self.spec.widths}, but got sizes "
+                f"Expected one permutation for each layer of neurons, of sizes {sizes}, but got sizes "
                 f"{tuple(len(s) for s in self.sigma)}. Input and output count too; give torch.arange for the identity."
             )
         for i, s in enumerate(self.sigma):
-            if s.sort().values.tolist() != list(range(len(s))):
+            if not torch.equal(s.sort(-1).values, torch.arange(s.shape[-1]).expand_as(s)):
                 raise ValueError(
-                    f"Expected a permutation of 0 .. {len(s) - 1} for layer {i}, but got {s.tolist()}. Each place once."
+                    f"Expected a permutation of 0 .. {s.shape[-1] - 1} for layer {i}, but got {s.tolist()}. "
+                    "Each place once."
                 )
 
     @classmethod
@@ -57,42 +62,75 @@ class NeuronPermutation:
         return cls(
             spec,
             tuple(
-                torch.arange(n) if i in fixed else torch.randperm(n, generator=generator)
-                for i, n in enumerate(spec.widths)
+                _identity(spec, n) if n in fixed else _draw(_shape(spec, n), generator) for n in range(len(spec.axes))
             ),
         )
 
     @classmethod
     def identity(cls, spec: NetworkSpec) -> NeuronPermutation:
-        return cls(spec, tuple(torch.arange(n) for n in spec.widths))
+        return cls(spec, tuple(_identity(spec, n) for n in range(len(spec.axes))))
 
     def inverse(self) -> NeuronPermutation:
-        return NeuronPermutation(self.spec, tuple(s.argsort() for s in self.sigma))
+        sigma = [s.argsort(-1) for s in self.sigma]
+        for n, axis in enumerate(self.spec.axes):
+            if axis.within is not None:
+                sigma[n] = sigma[n][sigma[axis.within]]
+        return NeuronPermutation(self.spec, tuple(sigma))
 
     def __matmul__(self, other: NeuronPermutation) -> NeuronPermutation:
         """The composition: `(p @ q)(x) == p(q(x))`."""
         if not isinstance(other, NeuronPermutation):
             return NotImplemented  # a symmetry that knows how to take a permutation in
-        if other.spec.widths != self.spec.widths:
+        if other.spec.axes != self.spec.axes:
             raise ValueError(f"Cannot compose permutations of networks {self.spec} and {other.spec}: widths differ.")
-        return NeuronPermutation(self.spec, tuple(p[q] for p, q in zip(self.sigma, other.sigma, strict=True)))
+        sigma = []
+        for axis, p, q in zip(self.spec.axes, self.sigma, other.sigma, strict=True):
+            sigma.append(p[q] if axis.within is None else p[other.sigma[axis.within]].gather(1, q))
+        return NeuronPermutation(self.spec, tuple(sigma))
 
     def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        if features.spec.widths != self.spec.widths:
+        if features.spec.axes != self.spec.axes:
             features.require_spec(self.spec, "This permutation")
         return features.with_tensor(features.tensor[:, self.entry_order(features.spec).to(features.tensor.device)])
 
+    on_differences = __call__
+    """Permutations act on differences of networks as on networks."""
+
     def entry_order(self, spec: NetworkSpec) -> Tensor:
         """For each place of the packed axis, the entry that comes to stand there."""
-        sources = [s.argsort() for s in self.sigma]
-        parts: Sequence[Tensor] = [
-            _take(torch.arange(g.start, g.stop).view(g.shape), [sources[a] for a in g.axes]).flatten()
-            for g in spec.groups
-        ]
-        return torch.cat(list(parts))
+        sources = [s.argsort(-1) for s in self.sigma]
+        orders = []
+        for group in spec.groups:
+            entries = torch.arange(group.start, group.stop).view(group.shape)
+            # Nested axes first: their permutations belong to the neurons that stand there before these move.
+            for place, axis in enumerate(group.axes):
+                parent = spec.axes[axis].within
+                if parent is not None:
+                    entries = _take_nested(entries, place, group.axes.index(parent), sources[axis])
+            for place, axis in enumerate(group.axes):
+                if spec.axes[axis].within is None:
+                    entries = entries.index_select(place, sources[axis])
+            orders.append(entries.flatten())
+        return torch.cat(orders)
 
 
-def _take(entries: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    for axis, source in enumerate(sources):
-        entries = entries.index_select(axis, source)
-    return entries
+def _take_nested(entries: Tensor, place: int, parent: int, sources: Tensor) -> Tensor:
+    entries = entries.movedim((parent, place), (0, 1))
+    index = sources.view(*sources.shape, *[1] * (entries.ndim - 2)).expand_as(entries)
+    return entries.gather(1, index).movedim((0, 1), (parent, place))
+
+
+def _shape(spec: NetworkSpec, axis: int) -> tuple[int, ...]:
+    within, size = spec.axes[axis].within, spec.axes[axis].size
+    return (size,) if within is None else (spec.axes[within].size, size)
+
+
+def _identity(spec: NetworkSpec, axis: int) -> Tensor:
+    shape = _shape(spec, axis)
+    return torch.arange(shape[-1]).expand(shape).clone()
+
+
+def _draw(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    if len(shape) == 1:
+        return torch.randperm(shape[0], generator=generator)
+    return torch.stack([torch.randperm(shape[1], generator=generator) for _ in range(shape[0])])

@@ -193,6 +193,9 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
         The canonical form, and the element that was applied, with a part for each network. Features that are canonical
         already are returned themselves.
 
+    Raises:
+        ValueError: For networks in half precision, and for biases so large that their phases are lost to rounding.
+
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
         >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
@@ -204,6 +207,11 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
     spec = features.spec
     require_sine(spec, omega)
     networks = features.tensor[..., 0].detach()
+    if networks.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"Expected networks in single or double precision, but got {networks.dtype}, which is too coarse for the "
+            "phases of sines. Convert them first: features.to(torch.float32)."
+        )
     given = {g.layer: networks.narrow(1, g.start, g.size) for g in spec.groups if g.kind == "bias"}
     biases = [
         given[n] if n in given else networks.new_zeros(len(networks), width)
@@ -212,9 +220,18 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
     quarters = torch.cat([networks[:, :0], *biases], -1) * (2 * omega / math.pi)
     # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
     rounding = 64 * torch.finfo(quarters.dtype).eps
-    # Looking at values would cut the graph of a compiled model.
-    if not torch.compiler.is_compiling() and quarters.numel():
+    largest = 2.0**-10 / torch.finfo(quarters.dtype).eps  # up to here a shift by half turns moves phases by below 0.001
+    # Looking at values would cut the graph of a compiled model, which leaves neurons with larger biases as they are.
+    if torch.compiler.is_compiling():
+        quarters = torch.where(quarters.abs() <= largest, quarters, 0.5)
+    elif quarters.numel():
         lowest, highest = torch.aminmax(quarters)
+        if not (-largest <= lowest and highest <= largest):
+            limit, low, high = (x * math.pi / 2 / omega for x in (largest, lowest.item(), highest.item()))
+            raise ValueError(
+                f"Expected biases from {-limit:.4g} to {limit:.4g}, but got {low:.4g} to {high:.4g}: beyond that, "
+                f"{quarters.dtype} does not resolve the phases of sines with omega {omega}. Leave such networks out."
+            )
         if lowest > rounding and highest < 1 - rounding:
             flips = torch.zeros_like(quarters, dtype=torch.bool)
             return features, SineSymmetry(spec, flips, torch.zeros_like(flips, dtype=torch.int64), omega)
@@ -256,8 +273,8 @@ def require_sine(spec: NetworkSpec, omega: float) -> None:
             f"Expected sine networks, which are made of dense layers, but got {spec}. Signs and phases are symmetries "
             "of sine neurons only; for other networks use NeuronPermutation."
         )
-    if not omega > 0:
-        raise ValueError(f"Expected omega, the frequency of the sines, to be positive, but got {omega}.")
+    if not 0 < omega < math.inf:
+        raise ValueError(f"Expected omega, the frequency of the sines, to be positive and finite, but got {omega}.")
 
 
 def _has_bias(spec: NetworkSpec) -> Bool[Tensor, "H"]:

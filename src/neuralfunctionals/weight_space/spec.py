@@ -1,93 +1,32 @@
-"""The shapes of an input network: `NetworkSpec`, its layers and its groups of entries. No tensors here."""
+"""What is known of an input network: `NetworkSpec`, its axes of neurons and its groups of entries. No tensors here."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Symmetry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-Symmetry = Literal["NP", "HNP"]
-"""`"NP"`: all neurons permute; `"HNP"`: the hidden ones do, inputs and outputs stay."""
-
-
-@dataclass(frozen=True)
-class LayerSpec:
-    """One layer of an input network: a dense layer, or a convolution if it has a kernel.
-
-    The name is where the layer lives in its module (`name.weight`, `name.bias`); two layers of equal shape
-    are equal whatever their names.
-    """
-
-    out_neurons: int
-    in_neurons: int
-    kernel: tuple[int, ...] = ()
-    has_bias: bool = True
-    name: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kernel", tuple(self.kernel))
-        for size in (self.out_neurons, self.in_neurons, *self.kernel):
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(
-                    f"A layer needs sizes of at least 1, but got {self.out_neurons} outgoing neurons, "
-                    f"{self.in_neurons} incoming neurons and kernel {self.kernel}. Give positive integers."
-                )
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        return (self.out_neurons, self.in_neurons, *self.kernel)
-
-    @property
-    def kernel_size(self) -> int:
-        """Number of kernel positions; 1 for a dense layer."""
-        return math.prod(self.kernel)
-
-    def key(self, kind: Literal["weight", "bias"]) -> str:
-        """Key of this layer's weight or bias in a `state_dict`."""
-        return f"{self.name}.{kind}" if self.name else kind
-
-    def __str__(self) -> str:
-        kernel = f" ({'x'.join(map(str, self.kernel))})" if self.kernel else ""
-        return f"{self.in_neurons}->{self.out_neurons}{kernel}" + ("" if self.has_bias else " without bias")
-
-
-@dataclass(frozen=True)
-class Group:
-    """The entries of one weight array or one bias vector, and where they stand in the packed tensor.
-
-    `axes` says which neurons each axis of `shape` counts: neurons of layer 0 are the input, those of layer
-    `L` the output. Weights of layer `i` have axes `(i, i - 1)`, biases `(i,)`; kernel axes follow in `shape`.
-    """
-
-    layer: int
-    kind: Literal["weight", "bias"]
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
-
-    @property
-    def kernel_size(self) -> int:
-        return math.prod(self.shape[len(self.axes) :])
+CONVENTIONS = ("paper", "dws")
+"""How inputs and outputs of sine networks are meant; see `nf.inr.convert_convention`."""
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """The shapes of an input network with `L` layers, holding no tensors.
+    """The axes of neurons of an input network and its groups of entries, holding no tensors.
+
+    Two kinds exist. A *chain* is a sequence of dense layers and convolutions, described by `layers`; `mlp`, `siren` and
+    `cnn` make chains. Any other network has axes and groups only; `from_module` and `from_axes` make these.
+
+    Two specs are equal if their axes and groups are, whatever their names. What is known of the function (activations,
+    SIREN convention, stride, ...) does not count there: `matches` compares it too, and what is unknown matches all.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
@@ -97,31 +36,59 @@ class NetworkSpec:
         True
     """
 
-    layers: tuple[LayerSpec, ...]
+    layers: tuple[LayerSpec, ...] = field(default=(), compare=False)
+    axes: tuple[Axis, ...] = ()
+    groups: tuple[Group, ...] = ()
+    """In packed order; a missing bias has no group."""
+    convention: str | None = field(default=None, compare=False)
+    """The SIREN convention, `"paper"` or `"dws"`; None if unknown or no sine network."""
+    pooling: str | None = field(default=None, compare=False)
+    """How a chain with convolutions pools over all positions before its dense layers: `"mean"` or `"max"`."""
+    aliases: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Further keys of tied tensors in a `state_dict`, each with the key of its group."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What `from_module` could not take for neurons, and why."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
-        if not self.layers:
-            raise ValueError("A network needs at least one layer, but got none. Give the layers from input to output.")
-        for i, (before, after) in enumerate(zip(self.layers, self.layers[1:], strict=False)):
-            if before.out_neurons != after.in_neurons:
-                raise ValueError(
-                    f"Layer {i + 1} has {before.out_neurons} outgoing neurons, but layer {i + 2} expects "
-                    f"{after.in_neurons} incoming ones. Neighbouring layers must fit; a convolution that is "
-                    "flattened over its positions does not: pool over all positions before the dense layers."
-                )
-        # Computed now: torch.compile cannot enter the lock of a cached property.
-        _ = self.widths, self.groups
+        if self.layers or not self.axes:
+            object.__setattr__(self, "layers", tuple(self.layers))
+            _require_chain_fits(self.layers)
+            object.__setattr__(self, "axes", _chain_axes(self.layers))
+            object.__setattr__(self, "groups", _chain_groups(self.layers))
+        else:
+            _require_groups_fit(self.axes, self.groups)
+        if self.convention is not None and self.convention not in CONVENTIONS:
+            raise ValueError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {self.convention!r}.")
+        # Plain attributes: torch.compile cannot enter the lock of a cached property.
+        object.__setattr__(self, "_widths", tuple(axis.size for axis in self.axes))
 
     # Making specs.
 
     @classmethod
-    def mlp(cls, widths: Sequence[int], *, bias: bool = True) -> NetworkSpec:
-        """A multi-layer perceptron with these numbers of neurons, input and output included."""
+    def mlp(
+        cls, widths: Sequence[int], activation: Activation | str | None = None, *, bias: bool = True
+    ) -> NetworkSpec:
+        """A multi-layer perceptron with these numbers of neurons, input and output included.
+
+        Args:
+            widths: Neurons from input to output.
+            activation: Of the hidden neurons, such as `"relu"` or `"tanh"`; None (the default) leaves it open.
+            bias: Whether the layers have biases.
+        """
         if len(widths) < 2:
             raise ValueError(f"An MLP needs an input and an output width, but got {list(widths)}. Try [2, 32, 32, 1].")
-        pairs = itertools.pairwise(widths)
-        return cls(tuple(LayerSpec(o, i, (), bias, f"layers.{n}") for n, (i, o) in enumerate(pairs)))
+        return cls(_chain_layers(widths, [()] * (len(widths) - 1), bias, activation))
+
+    @classmethod
+    def siren(cls, widths: Sequence[int], omega: float = 30.0, convention: str = "paper") -> NetworkSpec:
+        """A sine network, $\\sin(\\omega (W x + b))$ with a linear last layer.
+
+        Args:
+            widths: Neurons from input to output.
+            omega: Frequency of the sines.
+            convention: How inputs and outputs are meant; see `nf.inr.convert_convention`.
+        """
+        return replace(cls.mlp(widths, Activation("sine", omega)), convention=convention)
 
     @classmethod
     def cnn(
@@ -131,6 +98,10 @@ class NetworkSpec:
         dense: Sequence[int] = (),
         *,
         bias: bool = True,
+        activation: Activation | str | None = None,
+        stride: int | None = None,
+        padding: int | None = None,
+        pooling: str | None = None,
     ) -> NetworkSpec:
         """Convolutions, global pooling, then dense layers.
 
@@ -139,6 +110,10 @@ class NetworkSpec:
             kernel: Kernel size along each dimension, such as `(3, 3)`; or one such tuple for each convolution.
             dense: Widths of the dense layers after the pooling.
             bias: Whether the layers have biases.
+            activation: Of the hidden neurons; None (the default) leaves it open.
+            stride: Of all convolutions; None leaves it open.
+            padding: Of all convolutions; None leaves it open.
+            pooling: How all positions are pooled before the dense layers: `"mean"` or `"max"`; None leaves it open.
 
         Example:
             >>> print(NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10]))
@@ -152,17 +127,64 @@ class NetworkSpec:
                 f"{max(num_convolutions, 0)} convolutions follow from channels {list(channels)}, but there are "
                 f"{len(kernels)} kernels. Give one kernel for all, such as (3, 3), or one for each convolution."
             )
-        widths = [*channels, *dense]
+        if pooling not in (None, "mean", "max"):
+            raise ValueError(f"Expected pooling 'mean' or 'max', or None if unknown, but got {pooling!r}.")
         kernels += [()] * len(dense)
-        pairs = zip(widths, widths[1:], kernels, strict=False)
-        return cls(tuple(LayerSpec(o, i, k, bias, f"layers.{n}") for n, (i, o, k) in enumerate(pairs)))
+        layers = _chain_layers([*channels, *dense], kernels, bias, activation, stride, padding)
+        return cls(layers, pooling=pooling)
 
     @classmethod
-    def from_module(cls, module: nn.Module) -> NetworkSpec:
-        """Reads the layers off an ordinary module by following its `forward`; see `convert.spec_from_module`."""
+    def from_module(
+        cls,
+        module: nn.Module,
+        example_inputs: Tensor | Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        verify: bool = True,
+    ) -> NetworkSpec:
+        """Finds the axes of neurons of an ordinary module by following its `forward`.
+
+        A plain chain of dense layers and convolutions needs no inputs. Any other module is traced with
+        `torch.export` on the example inputs, and the axes found are confirmed by running it.
+
+        Args:
+            module: The network.
+            example_inputs: What `module` is called with: a tensor, a tuple, or a dict of keyword arguments.
+            verify: Whether to run the module with permuted weights to confirm every axis. Needs example inputs.
+
+        Raises:
+            ValueError: If the module cannot be read. The message names the module, the operation and what to do.
+        """
         from neuralfunctionals.weight_space.convert import spec_from_module
 
-        return spec_from_module(module)
+        return spec_from_module(module, example_inputs, verify=verify)
+
+    @classmethod
+    def from_axes(
+        cls,
+        tensors: Mapping[str, Sequence[str | None]],
+        sizes: Mapping[str, int] | Mapping[str, Tensor] | nn.Module,
+        *,
+        inputs: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+    ) -> NetworkSpec:
+        """A spec from the names of the axes that each tensor's dimensions run over.
+
+        Args:
+            tensors: For each key of the `state_dict` the axis of each dimension; None for positions that stay in place.
+            sizes: The size of every axis, or a `state_dict` or module to read them from. Where a tensor has dimensions
+                without axis, it must be one of the latter two.
+            inputs: Axes that belong to the network's inputs.
+            outputs: Axes that belong to its outputs.
+
+        Example:
+            >>> lora = {"l.A": ("r", "in"), "l.B": ("out", "r")}
+            >>> spec = NetworkSpec.from_axes(lora, {"in": 6, "r": 2, "out": 4}, inputs=["in"], outputs=["out"])
+            >>> [(axis.name, axis.size, axis.role) for axis in spec.axes]
+            [('r', 2, 'hidden'), ('in', 6, 'input'), ('out', 4, 'output')]
+        """
+        from neuralfunctionals.weight_space.convert import spec_from_axes
+
+        return spec_from_axes(tensors, sizes, inputs, outputs)
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None) -> NetworkSpec:
@@ -173,35 +195,37 @@ class NetworkSpec:
 
     def without_kernels(self) -> NetworkSpec:
         """The same neurons joined by single weights: what remains after `layers.Project`."""
-        return NetworkSpec(tuple(LayerSpec(x.out_neurons, x.in_neurons, (), x.has_bias, x.name) for x in self.layers))
+        if self.is_chain:
+            return NetworkSpec(
+                tuple(LayerSpec(x.out_neurons, x.in_neurons, (), x.has_bias, x.name) for x in self.layers)
+            )
+        groups, start = [], 0
+        for g in self.groups:
+            shape = g.shape[: len(g.axes)]
+            groups.append(Group(g.layer, g.kind, g.axes, shape, start, g.key))
+            start = groups[-1].stop
+        return NetworkSpec(axes=self.axes, groups=tuple(groups))
 
     # Sizes.
 
     @property
+    def is_chain(self) -> bool:
+        """Whether the network is a sequence of dense layers and convolutions, one after the other."""
+        return bool(self.layers)
+
+    @property
     def num_layers(self) -> int:
+        """Layers of a chain."""
         return len(self.layers)
 
     @property
     def has_kernels(self) -> bool:
-        return any(layer.kernel for layer in self.layers)
+        return any(len(group.shape) > len(group.axes) for group in self.groups)
 
-    @cached_property
+    @property
     def widths(self) -> tuple[int, ...]:
-        """Neurons of layers `0 .. L`: input, hidden, output."""
-        return (self.layers[0].in_neurons, *(layer.out_neurons for layer in self.layers))
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """The weights and biases of each layer in packed order; a missing bias has no group."""
-        groups: list[Group] = []
-        start = 0
-        for i, layer in enumerate(self.layers, start=1):
-            groups.append(Group(i, "weight", (i, i - 1), layer.weight_shape, start))
-            start = groups[-1].stop
-            if layer.has_bias:
-                groups.append(Group(i, "bias", (i,), (layer.out_neurons,), start))
-                start = groups[-1].stop
-        return tuple(groups)
+        """Neurons of each axis; in a chain those of layers `0 .. L`: input, hidden, output."""
+        return self.__dict__["_widths"]
 
     @property
     def num_entries(self) -> int:
@@ -209,33 +233,89 @@ class NetworkSpec:
         return self.groups[-1].stop
 
     def fixed_axes(self, symmetry: Symmetry) -> frozenset[int]:
-        """Layers of neurons that the symmetry leaves in place: none for NP, input and output for HNP."""
+        """Axes that the symmetry leaves in place: none for NP, those of input and output for HNP."""
         if symmetry not in ("NP", "HNP"):
             raise ValueError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
-        return frozenset() if symmetry == "NP" else frozenset((0, self.num_layers))
+        return frozenset() if symmetry == "NP" else frozenset(n for n, a in enumerate(self.axes) if a.role != "hidden")
+
+    def require_chain(self, who: str) -> None:
+        """Raises unless this is a chain of layers."""
+        if not self.is_chain:
+            raise ValueError(
+                f"{who} takes chains of dense layers and convolutions only, but got the network {self}. "
+                "NFT, NFN, NeuronGraphNet and StatNN take any network."
+            )
+
+    # The function.
+
+    @property
+    def activation(self) -> Activation | None:
+        """The activation of all hidden neurons, if it is known and one for all."""
+        found = {axis.activation for axis in self.axes if axis.role == "hidden"}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def omega(self) -> float | None:
+        """The frequency of a sine network; None for others and where it is not known."""
+        return self.activation.omega if self.activation is not None else None
+
+    def with_activation(self, activation: Activation | str | None, *, convention: str | None = None) -> NetworkSpec:
+        """The same chain with other hidden activations, and for sine networks another convention."""
+        self.require_chain("with_activation")
+        activation = Activation.of(activation)
+        last = None if activation is None else Activation("identity")
+        layers = [replace(layer, activation=activation) for layer in self.layers[:-1]]
+        return replace(
+            self,
+            layers=(*layers, replace(self.layers[-1], activation=last)),
+            convention=convention if activation is not None and activation.omega is not None else None,
+        )
+
+    def matches(self, other: NetworkSpec) -> bool:
+        """Whether both are equal and agree in the function as far as both know it."""
+        return self is other or (self == other and self.find_conflict(other) is None)
+
+    def find_conflict(self, other: NetworkSpec) -> str | None:
+        """What the functions of two equal specs disagree in, in words; None if they agree."""
+        for n, (a, b) in enumerate(zip(self.axes, other.axes, strict=True)):
+            if None not in (a.activation, b.activation) and a.activation != b.activation:
+                return f"neurons of layer {n} with activation {a.activation}, not {b.activation}"
+        if None not in (self.convention, other.convention) and self.convention != other.convention:
+            return f"the SIREN convention '{self.convention}', not '{other.convention}'"
+        if None not in (self.pooling, other.pooling) and self.pooling != other.pooling:
+            return f"{self.pooling} pooling, not {other.pooling} pooling"
+        for n, (a, b) in enumerate(zip(self.layers, other.layers, strict=False), start=1):
+            for name in ("stride", "padding"):
+                mine, others = getattr(a, name), getattr(b, name)
+                if None not in (mine, others) and mine != others:
+                    return f"{name} {mine} in layer {n}, not {others}"
+        return None
 
     # JSON.
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists, numbers and strings, for JSON."""
-        return {
-            "layers": [
-                {
-                    "out_neurons": layer.out_neurons,
-                    "in_neurons": layer.in_neurons,
-                    "kernel": list(layer.kernel),
-                    "has_bias": layer.has_bias,
-                    "name": layer.name,
-                }
-                for layer in self.layers
-            ]
-        }
+        known = {"convention": self.convention, "pooling": self.pooling}
+        known = {name: value for name, value in known.items() if value is not None}
+        if self.is_chain:
+            return {"layers": [layer.to_dict() for layer in self.layers], **known}
+        axes = [
+            {**dataclasses.asdict(a), "activation": a.activation and a.activation.to_json_value()} for a in self.axes
+        ]
+        data = {"axes": axes, "groups": [dataclasses.asdict(g) for g in self.groups], **known}
+        return {**data, **({"aliases": [list(pair) for pair in self.aliases]} if self.aliases else {})}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NetworkSpec:
         """The inverse of `to_dict`."""
         try:
-            return cls(tuple(LayerSpec(**{**layer, "kernel": tuple(layer["kernel"])}) for layer in data["layers"]))
+            known = {name: data[name] for name in ("convention", "pooling") if name in data}
+            if "axes" in data:
+                axes = tuple(Axis(**{**a, "activation": Activation.of(a["activation"])}) for a in data["axes"])
+                aliases = tuple((a, b) for a, b in data.get("aliases", ()))
+                return cls(axes=axes, groups=tuple(map(_read_group, data["groups"])), aliases=aliases, **known)
+            layers = tuple(LayerSpec(**{**layer, "kernel": tuple(layer["kernel"])}) for layer in data["layers"])
+            return cls(layers, **known)
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"Expected a network spec such as {NetworkSpec.mlp([2, 1]).to_dict()}, but got {data!r}."
@@ -254,4 +334,91 @@ class NetworkSpec:
         return cls.from_dict(data)
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.layers))
+        if self.is_chain:
+            return ", ".join(map(str, self.layers))
+        hidden = [str(axis.size) for axis in self.axes if axis.role == "hidden"]
+        return (
+            f"{len(self.groups)} groups of {self.num_entries} entries with hidden axes of {', '.join(hidden)} neurons"
+        )
+
+
+def _chain_layers(
+    widths: Sequence[int],
+    kernels: Sequence[tuple[int, ...]],
+    bias: bool,
+    activation: Activation | str | None,
+    stride: int | None = None,
+    padding: int | None = None,
+) -> tuple[LayerSpec, ...]:
+    activations = [Activation.of(activation)] * (len(kernels) - 1)
+    last = None if activation is None else Activation("identity")
+    return tuple(
+        LayerSpec(
+            o,
+            i,
+            kernel,
+            bias,
+            f"layers.{n}",
+            act,
+            None if stride is None or not kernel else (stride,) * len(kernel),
+            None if padding is None or not kernel else (padding,) * len(kernel),
+        )
+        for n, ((i, o), kernel, act) in enumerate(
+            zip(itertools.pairwise(widths), kernels, [*activations, last], strict=True)
+        )
+    )
+
+
+def _require_chain_fits(layers: Sequence[LayerSpec]) -> None:
+    if not layers:
+        raise ValueError("A network needs at least one layer, but got none. Give the layers from input to output.")
+    for i, (before, after) in enumerate(itertools.pairwise(layers)):
+        if before.out_neurons != after.in_neurons:
+            raise ValueError(
+                f"Layer {i + 1} has {before.out_neurons} outgoing neurons, but layer {i + 2} expects "
+                f"{after.in_neurons} incoming ones. Neighbouring layers must fit; a convolution that is flattened over "
+                "its positions does not, in a chain: pool over all positions before the dense layers."
+            )
+
+
+def _chain_axes(layers: Sequence[LayerSpec]) -> tuple[Axis, ...]:
+    last = len(layers)
+    axes = [Axis(layers[0].in_neurons, "input", "input")]
+    for n, layer in enumerate(layers, start=1):
+        role, name = ("output", "output") if n == last else ("hidden", f"hidden {n}")
+        axes.append(Axis(layer.out_neurons, role, name, layer.activation))
+    return tuple(axes)
+
+
+def _chain_groups(layers: Sequence[LayerSpec]) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    start = 0
+    for i, layer in enumerate(layers, start=1):
+        groups.append(Group(i, "weight", (i, i - 1), layer.weight_shape, start, layer.key("weight")))
+        start = groups[-1].stop
+        if layer.has_bias:
+            groups.append(Group(i, "bias", (i,), (layer.out_neurons,), start, layer.key("bias")))
+            start = groups[-1].stop
+    return tuple(groups)
+
+
+def _require_groups_fit(axes: Sequence[Axis], groups: Sequence[Group]) -> None:
+    """Groups must follow each other, have the sizes of their axes, and hold the parents of nested axes."""
+    start = 0
+    for group in groups:
+        if group.start != start or any(not 0 <= a < len(axes) for a in group.axes):
+            raise ValueError(f"Expected packed groups on axes 0 to {len(axes) - 1}, but got {group}.")
+        sizes = tuple(axes[a].size for a in group.axes)
+        if group.shape[: len(sizes)] != sizes or (group.strides is not None and len(group.strides) != len(group.shape)):
+            raise ValueError(f"Expected '{group.key}' to have dimensions {sizes} for its axes, but got {group.shape}.")
+        parents = {axes[a].within for a in group.axes} - {None}
+        if not parents <= set(group.axes):
+            raise ValueError(f"Expected '{group.key}' to hold the axes that its axes are nested in, but got {group}.")
+        start = group.stop
+    if not groups:
+        raise ValueError("A network needs at least one group of entries, but got none.")
+
+
+def _read_group(data: Mapping[str, Any]) -> Group:
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, (list, tuple)) else v for name, v in data.items()}
+    return Group(**values)

@@ -179,5 +179,9 @@ class ClassifyTask(Task):
                 frequency of a `Siren` that has another.
         """
         self.model.eval()
-        inputs = self.read(inputs, form) if self.source == "weights" else inputs.to(self.device)
-        return self(inputs).argmax(-1)
+        if self.source != "weights":
+            return self(inputs.to(self.device)).argmax(-1)
+        networks = self.read(inputs, form)
+        logits = self(networks)
+        networks.require_finite_answers(logits)
+        return logits.argmax(-1)

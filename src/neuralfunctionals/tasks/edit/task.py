@@ -136,7 +136,10 @@ class EditTask(Task):
         if isinstance(networks, WeightSpaceFeatures):
             self.model.eval()
             edited = self(self.read(networks, form)).detach()
-            return edited if form is None or self.form is None else convert(edited, self.form, form)
+            if form is not None and self.form is not None:
+                edited = convert(edited, self.form, form)
+            networks.require_finite_answers(edited.tensor)
+            return edited
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         features = WeightSpaceFeatures.from_modules(modules)
         edited = self.edit(features, form=self.form_of(modules, form)).to(features.tensor.device)

@@ -116,8 +116,11 @@ class GeneralizationTask(Task):
         self.require_spec(networks.spec, "what you gave")
         networks.require_finite()
         self.model.eval()
-        parts = [networks[start : start + _BATCH_SIZE] for start in range(0, len(networks), _BATCH_SIZE)]
-        return torch.cat([self(part.to(self.device)).sigmoid() for part in parts]).to(networks.tensor.device)
+        starts = range(0, max(len(networks), 1), _BATCH_SIZE)
+        parts = [networks[start : start + _BATCH_SIZE] for start in starts]
+        accuracies = torch.cat([self(part.to(self.device)).sigmoid() for part in parts]).to(networks.tensor.device)
+        networks.require_finite_answers(accuracies)
+        return accuracies
 
 
 def accuracy_metrics(predicted: Float[Tensor, "B"], true: Float[Tensor, "B"]) -> dict[str, float]:

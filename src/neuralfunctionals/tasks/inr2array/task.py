@@ -157,7 +157,10 @@ class ReconstructTask(Task):
                 a `Siren` that has another.
         """
         self.model.eval()
-        return self._autoencoder.encode(self.read(networks, form)).detach()
+        read = self.read(networks, form)
+        latents = self._autoencoder.encode(read).detach()
+        read.require_finite_answers(latents)
+        return latents
 
     @torch.no_grad()
     def decode(self, latents: Float[Tensor, "B M D"]) -> WeightSpaceFeatures:

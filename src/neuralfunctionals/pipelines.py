@@ -1,0 +1,154 @@
+"""A trained model as one call on networks in whatever form people keep them: `pipeline`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.data.given import GivenNetworks, read_given
+from neuralfunctionals.inr import SirenForm
+from neuralfunctionals.recipes import TrainedRun, open_run
+from neuralfunctionals.shipped import SHIPPED
+from neuralfunctionals.tasks import ClassifyTask, EditTask, GeneralizationTask, ReconstructTask
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+# Axes: B input networks, K classes.
+
+_BATCH_SIZE = 256
+
+
+class Classification(NamedTuple):
+    """What a classifier reads from one network."""
+
+    label: int
+    probability: float
+    """Of this label."""
+    probabilities: list[float]
+    """Of all labels; they sum to 1."""
+
+
+class Pipeline:
+    """A trained model that takes networks in any form; see `pipeline`."""
+
+    def __init__(self, opened: TrainedRun) -> None:
+        self.task: Any = opened.task
+        self.name = opened.directory.path.name
+        if isinstance(self.task, ClassifyTask) and self.task.source == "latents":
+            raise ValueError(
+                f"The classifier {self.name} reads latents, not networks. Encode the networks with the pipeline of its "
+                "Inr2Array first, and hand the latents to open_run(...).task.classify."
+            )
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        networks: Any,
+        *,
+        omega: float | None = None,
+        convention: str | None = None,
+        layers: Sequence[str] | None = None,
+        module: nn.Module | None = None,
+    ) -> Any:
+        """Runs the model.
+
+        Args:
+            networks: A module, a `state_dict`, a list of these, features, the path of a file (`.pth`, `.pt`, `.ckpt`,
+                `.safetensors`, `.npz`), or a store (`WeightDataset` or the path of its folder).
+            omega: Frequency of sine networks. Defaults to what the networks say (a `Siren`, an `.npz` file, a store)
+                or else to that of the networks the model was trained on.
+            convention: Their SIREN convention, `"paper"` or `"dws"`; defaults likewise.
+            layers: Names of the layers from input to output, where a `state_dict` leaves several orders.
+            module: A module that the `state_dict` belongs to.
+
+        Returns:
+            For one network one answer, for several a list: a `Classification`, a predicted accuracy, or the edited
+            network, of the kind and dtype that came in. Latents come as a tensor.
+        """
+        if isinstance(networks, (str, os.PathLike)) and os.path.isdir(networks):
+            networks = WeightDataset(networks)
+        if isinstance(networks, WeightDataset):
+            return self._run_store(networks, omega, convention)
+        given = read_given(networks, layers=layers, module=module)
+        return self._run(given, self._choose_form(omega, convention, given.form, "the networks"))
+
+    def _run_store(self, dataset: WeightDataset, omega: float | None, convention: str | None) -> Any:
+        known = SirenForm.from_provenance(dataset.provenance)
+        form = self._choose_form(omega, convention, known, dataset.path)
+        features = dataset[:].features
+        if features is None:
+            raise ValueError(
+                f"Expected a store of networks, but {dataset.path} holds {', '.join(dataset.tensor_names)}."
+            )
+        return self._run(GivenNetworks(features.to(torch.float32), False, lambda new: new), form)
+
+    def _choose_form(
+        self, omega: float | None, convention: str | None, known: SirenForm | None, where: object
+    ) -> SirenForm | None:
+        assumed = self.task.form
+        if assumed is None:
+            return None
+        return SirenForm.choose(omega, convention, known=known, assumed=assumed, where=where)
+
+    def _run(self, given: GivenNetworks, form: SirenForm | None) -> Any:
+        features = given.features
+        batches = [features[start : start + _BATCH_SIZE] for start in range(0, len(features), _BATCH_SIZE)]
+        answers = [self._answer(batch, form) for batch in batches]
+        if isinstance(answers[0], WeightSpaceFeatures):
+            return given.restore(WeightSpaceFeatures.concatenate(answers))
+        found = torch.cat(answers).cpu()
+        if isinstance(self.task, ReconstructTask):
+            return found[0] if given.is_single else found
+        single: Callable[[Tensor], Any] = _classification if isinstance(self.task, ClassifyTask) else Tensor.item
+        made = [single(answer) for answer in found]
+        return made[0] if given.is_single else made
+
+    def _answer(self, batch: WeightSpaceFeatures, form: SirenForm | None) -> Any:
+        task = self.task
+        task.model.eval()
+        if isinstance(task, EditTask):
+            return task.edit(batch, form=form).to("cpu")
+        if isinstance(task, ReconstructTask):
+            return task.encode(batch, form=form)
+        if isinstance(task, GeneralizationTask):
+            return task.predict(batch)
+        return task(task.read(batch, form)).float().softmax(-1)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name}: {type(self.task).__name__})"
+
+
+def _classification(probabilities: Float[Tensor, "K"]) -> Classification:
+    label = int(probabilities.argmax())
+    return Classification(label, float(probabilities[label]), probabilities.tolist())
+
+
+def pipeline(name: str | os.PathLike[str]) -> Pipeline:
+    """A shipped model by its name, or that of a run directory, as one call on networks.
+
+    Args:
+        name: One of `list_pretrained()`, or the directory of a finished run.
+
+    Example:
+        >>> from neuralfunctionals.inr import Siren
+        >>> digits = pipeline("digits-classify")
+        >>> answer = digits(Siren(seed=0))
+        >>> 0 <= answer.label <= 9, round(sum(answer.probabilities), 3)
+        (True, 1.0)
+    """
+    return Pipeline(open_run(name))
+
+
+def list_pretrained() -> list[str]:
+    """The names of the shipped models.
+
+    Example:
+        >>> list_pretrained()[0]
+        'cnn-accuracy'
+    """
+    return list(SHIPPED)
