@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import Group, NetworkSpec, NeuronPermutation, Symmetry, WeightSpaceFeatures
 
 __all__ = ["assert_equivariant", "assert_invariant", "assert_minimal", "random_features"]
@@ -164,7 +165,7 @@ class _Subject:
         parts = list(module) if isinstance(module, nn.Sequential) else [module]
         described = [p for p in parts if hasattr(p, "spec")]
         if spec is None and not described:
-            raise ValueError(
+            raise UserError(
                 f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry. "
                 "Set them, or give them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
             )

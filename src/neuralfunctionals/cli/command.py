@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neuralfunctionals.errors import UserError
+
 Run = Callable[[Any], dict[str, Any]]
 """Does what a command is for, and returns what `--json` prints."""
 
@@ -51,7 +53,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     parts = str(text).split("x")
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
+        raise UserError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
     return int(parts[0]), int(parts[-1])
 
 

@@ -27,6 +27,7 @@ from neuralfunctionals.data.cnn_settings import (
     cnn_spec,
     dropout_masks,
 )
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.native import load_library
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
@@ -86,10 +87,10 @@ def checkpoint_epochs(epochs: int) -> list[int]:
 def choose_engine(engine: str, channels: int) -> Literal["native", "torch"]:
     """The engine that `train_cnns` will use."""
     if engine not in ("auto", "native", "torch"):
-        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
+        raise UserError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
     usable = engine != "torch" and channels in (1, 3) and load_library(_SOURCE) is not None
     if engine == "native" and not usable:
-        raise ValueError(
+        raise UserError(
             "The native engine needs a C++ compiler (g++ or clang++; or set CXX), and images of 1 or 3 channels. "
             "Use engine='torch', or 'auto' to take whatever works."
         )
@@ -138,7 +139,7 @@ def train_cnns(
         found.update({network.draws.item: network for network in trained if network.is_finite})
         if len(found) == len(items):
             return [found[item] for item in items]
-    raise ValueError(f"Networks of {len(items) - len(found)} items diverged {_MAX_ATTEMPTS} times. Check the images.")
+    raise UserError(f"Networks of {len(items) - len(found)} items diverged {_MAX_ATTEMPTS} times. Check the images.")
 
 
 def num_batches(num_images: int, batch_size: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import Group, NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
@@ -65,7 +66,7 @@ def can_be_siren(spec: NetworkSpec) -> bool:
 def require_siren(spec: NetworkSpec) -> None:
     """Raises unless the networks can be sine networks."""
     if not can_be_siren(spec):
-        raise ValueError(
+        raise UserError(
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
             "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."
         )
@@ -74,7 +75,7 @@ def require_siren(spec: NetworkSpec) -> None:
 def require_convention(convention: str) -> None:
     """Raises unless the convention has a name we know."""
     if convention not in CONVENTIONS:
-        raise ValueError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
+        raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
 
 
 def initial_weights(

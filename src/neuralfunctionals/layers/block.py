@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers import cpu_block
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
 from neuralfunctionals.layers.cpu_kernels import feed_forward
@@ -43,7 +44,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if mlp not in ("per_layer", "shared"):
-            raise ValueError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
+            raise UserError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
         self.spec = spec
         self.in_channels = self.out_channels = channels
         self.dropout = dropout

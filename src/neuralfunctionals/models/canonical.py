@@ -6,6 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import path_of
 from neuralfunctionals.models.pretrained import Pretrained, construct, model_class
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
@@ -40,7 +41,7 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
         super().__init__()
         described: Any = model
         if hasattr(model, "decode"):
-            raise ValueError(
+            raise UserError(
                 f"Expected a model whose features are an edit of its input, but {type(model).__name__} decodes other "
                 f"networks. Its encoder alone needs the canonical form: {type(model).__name__}(canonical='sine')."
             )

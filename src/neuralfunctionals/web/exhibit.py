@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, fit, image_values, initial_weights, psnr, render_images
 from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
 from neuralfunctionals.web.digits import SIZE
@@ -133,7 +134,7 @@ class Exhibit:
     def edited(self, models: Models, name: str) -> Exhibit:
         """Its weights changed by a trained editor."""
         if name not in models.editors:
-            raise ValueError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
+            raise UserError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
         return self._with(models.editors[name].edit(self.network, form=FORM).to("cpu"), name)
 
     def shuffled(self, *, seed: int) -> Exhibit:
@@ -165,7 +166,7 @@ class Exhibit:
     def changes(self, before: Exhibit) -> Changes:
         """How far it is from an earlier one, both read."""
         if self.reading is None or before.reading is None:
-            raise ValueError("Expected two exhibits that were read. Call read(models) first.")
+            raise UserError("Expected two exhibits that were read. Call read(models) first.")
         new, old = self.reading, before.reading
         return Changes(
             weights=_largest(self.network.tensor, before.network.tensor),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.web import cards
 from neuralfunctionals.web.digits import MAX_BYTES, read_source, samples
 from neuralfunctionals.web.exhibit import SPEC, Exhibit, Models
@@ -164,7 +165,7 @@ def theme() -> Any:
 
 def _require(exhibit: Exhibit | None) -> Exhibit:
     if exhibit is None:
-        raise ValueError("There is no network yet: draw a digit and turn it into one first.")
+        raise UserError("There is no network yet: draw a digit and turn it into one first.")
     return exhibit
 
 
