@@ -9,6 +9,7 @@ alone, which is steadier than the difference of two steps. Prints a table of med
 """
 
 import argparse
+import inspect
 import json
 import platform
 import statistics
@@ -23,6 +24,7 @@ from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
 from neuralfunctionals.recipes import build_model, find_task
 from neuralfunctionals.recipes.tables import Planned
+from neuralfunctionals.registry import model_class
 from neuralfunctionals.tasks.batches import READ_AHEAD
 
 READERS = [Planned("classify/mnist", model) for model in ("nft", "nft-states", "neuron-graph", "nfn-hnp")]
@@ -46,7 +48,8 @@ def measure(reader: Planned, repeats: int) -> dict[str, float]:
     labels = torch.randint(10, (len(networks),))
     output = find_task(run.recipe).output
     options = {**run.model, "out_channels": 10}
-    options |= {"omega": 30.0} if "omega" in functionals[run.model_name].set_by_data else {}
+    takes = inspect.signature(model_class(run.model_name, output)[0]).parameters
+    options |= {"omega": 30.0} if "omega" in takes else {}
     many = WeightSpaceFeatures.from_modules([Siren() for _ in range(READ_AHEAD)])
     raw, networks = networks, canonicalize(networks)[0]
     actions: dict[str, Callable[[], object]] = {

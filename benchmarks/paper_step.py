@@ -14,11 +14,11 @@ import statistics
 import time
 
 import torch
-from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren
 from neuralfunctionals.recipes import RECIPES, build_model, build_task, find_run
+from neuralfunctionals.tasks.inr2array.task import ReconstructBatch
 
 
 def main() -> None:

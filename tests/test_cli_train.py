@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from commands import nf_command, run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data.network_files import read_networks, write_networks
 from neuralfunctionals.inr import Siren, image_grid
-from neuralfunctionals.recipes import TABLES, open_run
+from neuralfunctionals.recipes import RECIPES, TABLES, open_run
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
@@ -132,6 +133,16 @@ def test_recipes_are_listed(capsys):
     assert code == 0
     assert "edit/mnist-dilate" in out
     assert "--scale paper" in out
+
+
+def test_recipes_are_listed_without_torch_and_nothing_is_cut():
+    code = "import sys; from neuralfunctionals.cli import main; main(['recipes']); sys.exit('torch' in sys.modules)"
+    environment = {**os.environ, "COLUMNS": "40"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name, recipe in RECIPES.items():
+        (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == [name]]
+        assert ", ".join([*recipe.models, *recipe.latent_models]) in line
 
 
 def rows(path):

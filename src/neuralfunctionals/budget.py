@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from neuralfunctionals.errors import UserError
+
 MAX_MEMORY = "NF_MAX_MEMORY"
 """The environment variable that holds the limit; the option `--max-memory` of every command sets it."""
 _DEFAULT = "2G"
@@ -22,7 +24,7 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE)
     if not found or not int(found[1]):
-        raise ValueError(f"Expected a size of memory such as 500M or 8G, but got '{text}'.")
+        raise UserError(f"Expected a size of memory such as 500M or 8G, but got '{text}'.")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -48,7 +50,7 @@ def require_memory(size: int, what: str, *, stored: int | None = None) -> None:
     else:
         return
     gigabytes = -(-wanted // _UNITS["G"])
-    raise ValueError(
+    raise UserError(
         f"{what} would take {_describe(size)} of memory, {reason}. If this is right, allow more with "
         f"--max-memory {gigabytes}G or {MAX_MEMORY}={gigabytes}G."
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from neuralfunctionals.errors import UserError
+
 SUMS = "SHA256SUMS"
 
 
@@ -69,7 +71,7 @@ def read_intact(file: Path, remedy: str) -> bytes:
 
 def _require_known(file: Path, digest: str, known: list[str], remedy: str) -> None:
     if digest not in known:
-        raise ValueError(
+        raise UserError(
             f"{file} is damaged: it does not have the checksum listed in {SUMS}. {remedy} If you changed it on "
             f"purpose, remove its line from {SUMS}."
         )

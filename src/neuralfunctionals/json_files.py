@@ -16,6 +16,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from neuralfunctionals.errors import UserError
+
 MAX_BYTES = 64 * 2**20
 """Largest JSON file that is read."""
 MAX_DEPTH = 32
@@ -26,7 +28,7 @@ MAX_INTEGER = 2**63 - 1
 _PLAIN = (int, float, str, bool, list, tuple, dict, type(None))
 
 
-class JsonError(ValueError):
+class JsonError(UserError):
     """JSON that cannot be read, or not what was expected."""
 
 
@@ -61,7 +63,7 @@ def parse_json(data: bytes | str, where: str, *, allow_nan: bool = False) -> Any
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"it contains {name}, expected a finite number")
+    raise UserError(f"it contains {name}, expected a finite number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {_shorten(twice)} occurs twice")
+        raise UserError(f"the name {_shorten(twice)} occurs twice")
     return found
 
 
@@ -87,9 +89,9 @@ def _require_plain(value: Any, *, allow_nan: bool) -> None:
             elif isinstance(part, str):
                 part.encode()  # half a surrogate pair cannot be printed or written
             elif isinstance(part, int) and abs(part) > MAX_INTEGER:
-                raise ValueError(f"it contains {_shorten(part)}, expected a number of at most 64 bits")
+                raise UserError(f"it contains {_shorten(part)}, expected a number of at most 64 bits")
             elif isinstance(part, float) and not (allow_nan or math.isfinite(part)):
-                raise ValueError("it contains a number that is too large for a float")
+                raise UserError("it contains a number that is too large for a float")
         if not below:
             return
         level = below

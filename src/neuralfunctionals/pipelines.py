@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.data.given import GivenNetworks, read_given
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.recipes import TrainedRun, open_run
 from neuralfunctionals.shipped import SHIPPED
@@ -40,7 +41,7 @@ class Pipeline:
         self.task: Any = opened.task
         self.name = opened.directory.path.name
         if isinstance(self.task, ClassifyTask) and self.task.source == "latents":
-            raise ValueError(
+            raise UserError(
                 f"The classifier {self.name} reads latents, not networks. Encode the networks with the pipeline of its "
                 "Inr2Array first, and hand the latents to open_run(...).task.classify."
             )
@@ -83,7 +84,7 @@ class Pipeline:
         form = self.choose_form(omega, convention, known=known, where=dataset.path)
         features = dataset[:].features
         if features is None:
-            raise ValueError(
+            raise UserError(
                 f"Expected a store of networks, but {dataset.path} holds {', '.join(dataset.tensor_names)}."
             )
         return self._run(GivenNetworks(features.to(torch.float32), False, lambda new: new), form)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import (
     Group,
     NetworkSpec,
@@ -199,7 +200,7 @@ def assert_preserves(
 def _change_of_function(element: SymmetryElement, network: nn.Module | NetworkSpec, inputs: Any, seed: int) -> float:
     if isinstance(network, nn.Module):
         if inputs is None:
-            raise ValueError("Expected the inputs that the module is called with: assert_preserves(symmetry, m, (x,)).")
+            raise UserError("Expected the inputs that the module is called with: assert_preserves(symmetry, m, (x,)).")
         runs = Runs(network, inputs)
         pairs = runs.draws(element.spec)
         features = [WeightSpaceFeatures.from_vectors(element.spec, weights[None]) for weights, _ in pairs]
@@ -238,7 +239,7 @@ class _Subject:
         parts = list(module) if isinstance(module, nn.Sequential) else [module]
         described = [p for p in parts if hasattr(p, "spec")]
         if spec is None and not described:
-            raise ValueError(
+            raise UserError(
                 f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry. "
                 "Set them, or give them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
             )

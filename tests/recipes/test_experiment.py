@@ -218,3 +218,16 @@ def test_nothing_is_imported_for_directories_of_others_or_the_hub(trained, tmp_p
             act(out)
     with imports_for(None), pytest.raises(nf.UserError, match="for directories of your own only"):
         import_for_file("own_package.models.MyModel")
+
+
+def test_a_bug_in_ones_own_code_keeps_its_traceback(package, digits, tmp_path, capsys):
+    (package / "own_package" / "broken.py").write_text(
+        "from own_package.brightness import BrightnessTask\n\n\nclass Broken(BrightnessTask):\n"
+        "    def loss(self, batch):\n        raise ValueError('not the user')\n"
+    )
+    words = ["train", "own_package.broken.Broken", "--scale", "tiny", "--model", "own_package.models.MyModel"]
+    code, _, err = run(capsys, *words, "--data", digits, "--out", tmp_path / "run")
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert "ValueError: not the user" in err
+    assert err.splitlines()[-1].startswith("nf: this is no mistake of yours. Please report the lines above")

@@ -95,7 +95,7 @@ def test_validation_chooses_pooling_and_frequencies_of_predictors():
 
 
 def test_refuses_what_cannot_be_swept(tmp_path):
-    with pytest.raises(ValueError, match="generalization/, but got 'edit/mnist-dilate'"):
+    with pytest.raises(ValueError, match="inr2array/, but got 'edit/mnist-dilate'"):
         sweep(find_run("edit/mnist-dilate", scale="tiny"), tmp_path, trials=1)
     with pytest.raises(ValueError, match="Expected at least one trial, but got 0"):
         sweep(find_run("classify/mnist", scale="tiny"), tmp_path, trials=0)

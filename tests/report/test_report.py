@@ -1,5 +1,7 @@
 """Tables and pictures from run directories."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +9,8 @@ from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.report import draw_curves, draw_task, results_table, write_records
 from neuralfunctionals.report.finished import read_runs
+
+ROOT = Path(__file__).parents[2]
 
 
 def write_run(path, recipe, model, seed, mse, *, finished=True, no_edit=0.5):
@@ -94,6 +98,16 @@ def test_records_give_the_same_table_and_curves_in_one_file(runs, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"name": "a"}\n')
     with pytest.raises(UserError, match="bad.jsonl, line 1: expected the name config, but it is missing"):
         read_runs([tmp_path / "bad.jsonl"])
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "records").glob("*.jsonl")), ids=lambda file: file.stem)
+def test_the_tables_of_the_docs_come_out_of_their_records(file):
+    text = (ROOT / "docs" / "results.md").read_text()
+    table = results_table(read_runs([file]))
+    league = table.names.index("league")
+    for row in table.rows:
+        cells = [cell for place, cell in enumerate(row) if place != league]
+        assert f"| {' | '.join(cells)} |" in text
 
 
 def test_refuses_runs_that_have_not_ended(tmp_path):

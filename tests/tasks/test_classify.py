@@ -14,7 +14,7 @@ from neuralfunctionals.tasks import (
     evaluate,
     train,
 )
-from neuralfunctionals.tasks.classify import ClassifyBatch
+from neuralfunctionals.tasks.classify.task import ClassifyBatch
 from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])

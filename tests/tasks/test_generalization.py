@@ -15,7 +15,7 @@ from neuralfunctionals.tasks import (
     evaluate,
     train,
 )
-from neuralfunctionals.tasks.generalization import accuracy_metrics
+from neuralfunctionals.tasks.generalization.task import accuracy_metrics
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation
 
 SPEC = NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10])

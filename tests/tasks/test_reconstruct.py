@@ -1,6 +1,5 @@
 import pytest
 import torch
-from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 from torch import nn
 
 from neuralfunctionals.inr import Siren, image_values, render_images
@@ -16,6 +15,7 @@ from neuralfunctionals.tasks import (
     nearest,
     train,
 )
+from neuralfunctionals.tasks.inr2array.task import ReconstructBatch
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -14,7 +15,8 @@ import jsonargparse
 from neuralfunctionals import __version__
 from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 from neuralfunctionals.cli import build, data, demo, latents, make, networks, report, serve, sweep, train
-from neuralfunctionals.cli.command import Command, print_table, printable
+from neuralfunctionals.cli.command import Command, print_table, printable, say
+from neuralfunctionals.errors import UserError
 
 COMMANDS: dict[str, Command] = {
     name: command
@@ -58,7 +60,10 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns 0, or leaves with 2 and one line on standard error for what the user can put right."""
+    """Runs a command; returns 0, or leaves with 2 and one line on standard error for what the user can put right.
+
+    Anything else that fails keeps its traceback, and 1 is returned.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--version"]:
         print(f"nf {__version__}")
@@ -75,17 +80,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ[MAX_MEMORY] = options.max_memory  # for worker processes too
         memory_limit()  # a mistake in the variable is told before the work
         result = run(options)
-    except (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+    except (UserError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
         _fail(error)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        _fail("There is not enough memory for this. What was finished before is safe: take smaller sizes, and repeat.")
     except OSError as error:
         _fail(f"{error}. What was finished before is safe: free some space or repair the disk, and repeat the command.")
     except KeyboardInterrupt:
         print("nf: interrupted. What was finished is safe: repeat the command to continue.", file=sys.stderr)
         return 130
+    except Exception as error:
+        if is_out_of_memory(error):
+            _fail(
+                "There is not enough memory for this. What was finished before is safe: take smaller sizes, and repeat."
+            )
+        traceback.print_exc()
+        say(f"this is no mistake of yours. Please report the lines above, the command, and nf {__version__}.")
+        return 1
     if options.json:
         print(json.dumps(result), flush=True)
     else:
@@ -108,8 +117,5 @@ def _print_help(words: Sequence[str]) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    cells = {
-        name: json.dumps(value) if isinstance(value, (dict, list)) else printable(str(value))
-        for name, value in result.items()
-    }
-    print_table((), cells.items())
+    lines = [(name, json.dumps(v) if isinstance(v, (dict, list)) else str(v)) for name, v in result.items()]
+    print_table((), lines)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neuralfunctionals.errors import UserError
+
 Run = Callable[[Any], dict[str, Any]]
 """Does what a command is for, and returns what `--json` prints."""
 
@@ -40,11 +42,9 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(*names, box=None, header_style="bold", show_header=bool(names))
     for row in rows:
         # As it is: names of files may hold what rich takes for markup.
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, console.measure(table).maximum))
-    console.print(table)
+    (console if console.is_terminal else Console(highlight=False, width=100_000)).print(table)
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
@@ -53,7 +53,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     parts = str(text).split("x")
     if len(parts) > 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
+        raise UserError(f"Expected --image-size as 28 or 28x32 (height x width), but got '{text}'.")
     return int(parts[0]), int(parts[-1])
 
 

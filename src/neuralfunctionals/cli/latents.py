@@ -8,6 +8,7 @@ from typing import Any
 
 from neuralfunctionals.cli.bars import encoding_bar
 from neuralfunctionals.cli.command import Command
+from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -26,7 +27,7 @@ def _encode(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.recipes import encode
 
     if arguments.workers is not None and arguments.workers < 1:
-        raise ValueError(f"Expected --workers of at least 1, but got {arguments.workers}.")
+        raise UserError(f"Expected --workers of at least 1, but got {arguments.workers}.")
     started = time.perf_counter()
     encoded = 0
     with encoding_bar() as advance:

@@ -10,6 +10,7 @@ from typing import Any
 from neuralfunctionals.cli.bars import download_bar, fitting_bar, zoo_bar
 from neuralfunctionals.cli.command import Command
 from neuralfunctionals.cli.data import quantiles
+from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -37,7 +38,7 @@ def _require_positive(arguments: Any, *names: str) -> None:
     for name in names:
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise ValueError(f"Expected --{name.replace('_', '-')} to be at least 1, but got {value}.")
+            raise UserError(f"Expected --{name.replace('_', '-')} to be at least 1, but got {value}.")
 
 
 def _open_images(arguments: Any) -> Any:
@@ -200,14 +201,14 @@ def _parse_share(text: str | None) -> tuple[int, int]:
         return 0, 1
     first, slash, second = text.partition("/")
     if not slash or not first.isdecimal() or not second.isdecimal() or not int(first) <= int(second) or int(second) < 1:
-        raise ValueError(f"Expected --shard I/N, such as 1/4 up to 4/4, but got '{text}'.")
+        raise UserError(f"Expected --shard I/N, such as 1/4 up to 4/4, but got '{text}'.")
     return int(first) % int(second), int(second)
 
 
 def _parse_widths(text: str) -> list[int]:
     parts = str(text).split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"Expected --hidden as widths such as 32,32, but got '{text}'.")
+        raise UserError(f"Expected --hidden as widths such as 32,32, but got '{text}'.")
     return [int(part) for part in parts]
 
 

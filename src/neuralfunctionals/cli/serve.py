@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.cli.command import Command
+from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -36,11 +37,11 @@ def open_models(directory: str | None) -> Any:
         try:
             found = open_run(full if directory is None else Path(directory) / full).task
         except (ValueError, OSError) as error:
-            raise ValueError(
+            raise UserError(
                 f"The page needs the trained model {full}. {error} Or name a directory that holds it with --models."
             ) from error
         if not isinstance(found, kind):
-            raise ValueError(f"Expected the run {full} to be one of {kind.__name__}, but got {type(found).__name__}.")
+            raise UserError(f"Expected the run {full} to be one of {kind.__name__}, but got {type(found).__name__}.")
         return found
 
     editors = {name: task(name, EditTask) for name in _EDITORS}

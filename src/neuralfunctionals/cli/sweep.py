@@ -9,6 +9,7 @@ from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar
 from neuralfunctionals.cli.command import Command
+from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -41,7 +42,7 @@ def _sweep(arguments: Any) -> dict[str, Any]:
     run = replace(found, seed=arguments.seed)
     if arguments.steps is not None:
         if arguments.steps < 1:
-            raise ValueError(f"Expected --steps of at least 1, but got {arguments.steps}.")
+            raise UserError(f"Expected --steps of at least 1, but got {arguments.steps}.")
         run = with_steps(run, arguments.steps)
     out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
     with fitting_bar() as fitting, plain_bar("trials") as progress:

@@ -27,6 +27,7 @@ from neuralfunctionals.data.cnn_settings import (
     cnn_spec,
     dropout_masks,
 )
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, K checkpoints, M images, H rows, W columns, C colours, P positions.
@@ -129,7 +130,7 @@ def train_cnns(
         found.update({network.draws.item: network for network in trained if network.is_finite})
         if len(found) == len(items):
             return [found[item] for item in items]
-    raise ValueError(f"Networks of {len(items) - len(found)} items diverged {_MAX_ATTEMPTS} times. Check the images.")
+    raise UserError(f"Networks of {len(items) - len(found)} items diverged {_MAX_ATTEMPTS} times. Check the images.")
 
 
 def num_batches(num_images: int, batch_size: int) -> tuple[int, int]:

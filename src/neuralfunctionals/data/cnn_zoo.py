@@ -15,6 +15,7 @@ from neuralfunctionals.data.cnn_training import METRICS, CnnImages, checkpoint_e
 from neuralfunctionals.data.images import SPLITS, ImageSet
 from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,25 +62,25 @@ class ZooPlan(ShardPlan):
         values = {"networks": count, "epochs": epochs, "images a batch": batch_size}
         for name, value in values.items():
             if value < 1:
-                raise ValueError(f"Expected at least one of the {name}, but got {value}.")
+                raise UserError(f"Expected at least one of the {name}, but got {value}.")
         if seed < 0:
-            raise ValueError(f"Expected a seed of at least 0, but got {seed}.")
+            raise UserError(f"Expected a seed of at least 0, but got {seed}.")
         height, width, channels = image_set.shape
         if min(height, width) < MIN_IMAGE_SIZE:
-            raise ValueError(
+            raise UserError(
                 f"Expected images of at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} pixels for three convolutions of "
                 f"stride 2, but those of '{image_set.name}' have {height}x{width}. Choose another set, or --image-size."
             )
         sources = image_set.select(limit_images)
         labels, splits = image_set.labels[sources], image_set.splits[sources]
         if len(labels) and labels.min() < 0:
-            raise ValueError(
+            raise UserError(
                 f"Expected images with labels, but '{image_set.name}' has none. Sort a folder's images into one "
                 "sub-folder for each class, or give an npz file with 'images' and 'labels'."
             )
         is_test = splits == SPLITS.index("test")
         if is_test.all() or not is_test.any():
-            raise ValueError(
+            raise UserError(
                 f"Expected images for training and for testing, but {len(sources)} of '{image_set.name}' leave "
                 f"{(~is_test).sum()} and {is_test.sum()}. Take more images."
             )

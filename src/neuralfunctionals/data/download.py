@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from neuralfunctionals.data.files import write_whole
+from neuralfunctionals.errors import UserError
 
 _TIMEOUT_SECONDS = 30
 _CHUNK = 1 << 18
@@ -69,7 +70,7 @@ def download(
                 _unpack(packed, members, folder, source.sha256, url)
         except (urllib.error.URLError, OSError, EOFError, tarfile.TarError, zlib.error) as error:
             wanted = ", ".join(sorted(missing))
-            raise ValueError(
+            raise UserError(
                 f"The image set '{name}' is not complete under {root}, and {url} could not be downloaded: {error}. Put "
                 f"the publisher's files ({wanted}) into {folder}, name another data root (--data-root, NF_DATA_ROOT), "
                 "or use an embedded set, such as --images mnist-sample (fashion-sample, shapes-sample)."

@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 from jaxtyping import UInt8
 
+from neuralfunctionals.errors import UserError
+
 # Axes: B images, H rows, W columns, C colours.
 
 Edit = Callable[[np.ndarray], np.ndarray]
@@ -52,7 +54,7 @@ def _for_batches(edit: Edit) -> Edit:
             or images.ndim not in (2, 3, 4)
             or (images.ndim == 4 and images.shape[3] not in (1, 3))
         ):
-            raise ValueError(
+            raise UserError(
                 "Expected byte images (uint8) of shape (H, W), (H, W, C), (B, H, W) or (B, H, W, C) with one or three "
                 f"colours, but got {images.dtype} of shape {images.shape}."
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralfunctionals.data.network_files import read_form, read_networks, read_state_dicts, unwrap
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
@@ -52,13 +53,13 @@ def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn
     if isinstance(networks, (nn.Module, Mapping)):
         return _from_parts([networks], layers, module, is_single=True)
     if not isinstance(networks, Iterable) or isinstance(networks, Tensor):
-        raise ValueError(f"Expected {_EXPECTED}, but got {type(networks).__name__}.")
+        raise UserError(f"Expected {_EXPECTED}, but got {type(networks).__name__}.")
     return _from_parts(list(networks), layers, module, is_single=False)
 
 
 def _from_file(file: Path, layers: Sequence[str] | None, module: nn.Module | None) -> GivenNetworks:
     if file.is_dir():
-        raise ValueError(
+        raise UserError(
             f"Expected a file of weights, but {file} is a folder. Of a store, take WeightDataset({file!s})."
         )
     if file.suffix == ".npz":
@@ -68,19 +69,19 @@ def _from_file(file: Path, layers: Sequence[str] | None, module: nn.Module | Non
         parts = read_state_dicts(file)
         return _from_parts(parts, layers, module, is_single=len(parts) == 1)
     except ValueError as error:
-        raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
 def _from_parts(
     parts: list[Any], layers: Sequence[str] | None, module: nn.Module | None, *, is_single: bool
 ) -> GivenNetworks:
     if not parts:
-        raise ValueError(f"Expected {_EXPECTED}, but got an empty list.")
+        raise UserError(f"Expected {_EXPECTED}, but got an empty list.")
     modules = [_inner(part) for part in parts] if all(isinstance(part, nn.Module) for part in parts) else None
     dicts = [m.state_dict() for m in modules] if modules is not None else [unwrap(part) for part in parts]
     for content in dicts:
         if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-            raise ValueError(f"Expected {_EXPECTED}, but one of what was given is a {type(content).__name__}.")
+            raise UserError(f"Expected {_EXPECTED}, but one of what was given is a {type(content).__name__}.")
     spec = _find_spec(dicts[0], modules[0] if modules else module, layers)
     features = WeightSpaceFeatures.from_state_dicts([_as_float32(d) for d in dicts], spec)
 
@@ -97,7 +98,7 @@ def _from_parts(
 
     omegas = {m.omega for m in modules or () if isinstance(m, Siren)}
     if len(omegas) > 1:
-        raise ValueError(f"Expected networks of one frequency, but got omega {', '.join(map(str, sorted(omegas)))}.")
+        raise UserError(f"Expected networks of one frequency, but got omega {', '.join(map(str, sorted(omegas)))}.")
     return GivenNetworks(features, is_single, restore, SirenForm(omegas.pop()) if omegas else None)
 
 

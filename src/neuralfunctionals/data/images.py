@@ -19,6 +19,7 @@ from neuralfunctionals.data.files import readable_name
 from neuralfunctionals.data.picture_size import picture_size
 from neuralfunctionals.data.shapes import NUM_PICTURES, draw_shapes, shape_labels
 from neuralfunctionals.data.untrusted import map_npy, read_npz, require_file
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.native import cache_directory
 
 # Axes: B images, H rows, W columns, C colours.
@@ -71,7 +72,7 @@ class ImageSet:
         if limit is None or limit >= len(self):
             return np.arange(len(self))
         if limit < 1:
-            raise ValueError(f"Expected a limit of at least 1 image, but got {limit}.")
+            raise UserError(f"Expected a limit of at least 1 image, but got {limit}.")
         members = [np.flatnonzero(self.splits == code) for code in range(len(SPLITS))]
         exact = [limit * len(m) / len(self) for m in members]
         counts = [int(x) for x in exact]
@@ -135,7 +136,7 @@ def open_images(
         return _open_folder(path, image_size)
     if path.suffix in (".npy", ".npz") and path.is_file():
         return _open_array(path)
-    raise ValueError(
+    raise UserError(
         f"Expected an image set ({', '.join((*EMBEDDED_SETS, *FULL_SETS))}), a folder of images or an array file "
         f"(.npy, .npz), but got '{name}', which is none of these."
     )
@@ -232,7 +233,7 @@ def _map_bytes(path: Path, offset: int, shape: tuple[int, ...]) -> np.ndarray:
     """A memory map of a publisher's file, whose length must be right."""
     expected = offset + math.prod(shape)
     if path.stat().st_size != expected:
-        raise ValueError(f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. {_ANEW}")
+        raise UserError(f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. {_ANEW}")
     return np.memmap(path, np.uint8, "r", offset, shape)
 
 
@@ -242,12 +243,12 @@ def _open_idx(name: str, folder: Path) -> ImageSet:
         header = np.fromfile(folder / images, ">i4", 3, offset=4).tolist()
         size, height, width = header if len(header) == 3 else (0, 0, 0)
         if min(size, height, width) < 1:
-            raise ValueError(f"Expected {folder / images} to hold images, but its header says {header}. {_ANEW}")
+            raise UserError(f"Expected {folder / images} to hold images, but its header says {header}. {_ANEW}")
         parts.append(_map_bytes(folder / images, 16, (size, height, width)))
         labels.append(np.asarray(_map_bytes(folder / kinds, 8, (size,))))
     ends = _IDX_SPLITS[name]
     if sum(map(len, parts)) < ends[-1] or parts[0].shape[1:] != parts[1].shape[1:]:
-        raise ValueError(f"Expected at least {ends[-1]} images of one size in {folder}, but got others. {_ANEW}")
+        raise UserError(f"Expected at least {ends[-1]} images of one size in {folder}, but got others. {_ANEW}")
     return _from_parts(name, parts, np.concatenate(labels)[: ends[-1]], _split_at(*ends))
 
 
@@ -255,7 +256,7 @@ def _open_cifar10(folder: Path) -> ImageSet:
     records = [_map_bytes(folder / file, 0, ((folder / file).stat().st_size // 3073, 3073)) for file in _CIFAR_FILES]
     labels = np.concatenate([r[:, 0] for r in records])
     if len(labels) <= 50_000:
-        raise ValueError(f"Expected more than 50000 images in {folder}, but got {len(labels)}. {_ANEW}")
+        raise UserError(f"Expected more than 50000 images in {folder}, but got {len(labels)}. {_ANEW}")
     return ImageSet(
         "cifar10",
         (32, 32, 3),
@@ -282,7 +283,7 @@ def _gather(parts: list[np.ndarray], indices: np.ndarray) -> np.ndarray:
 def _open_svhn(root: Path) -> ImageSet:
     path = root / "svhn_grayscale_recropped.npz"
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"Expected the grey, re-cropped SVHN images at {path}, but there is no such file. There is no download for "
             "it: make the file (train_images, train_labels, test_images, test_labels; bytes, 32x32), put it there, "
             "or name another data root (--data-root, NF_DATA_ROOT)."
@@ -292,7 +293,7 @@ def _open_svhn(root: Path) -> ImageSet:
     train, train_labels, test, test_labels = (arrays[name] for name in names)
     for images, labels in ((train, train_labels), (test, test_labels)):
         if images.shape[1:] != (32, 32) or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
-            raise ValueError(
+            raise UserError(
                 f"Expected {', '.join(names)} in {path}, bytes of 32x32 and a label for each, but got others."
             )
     labels = _require_labels(path, np.concatenate([train_labels, test_labels]), len(train) + len(test))
@@ -308,7 +309,7 @@ def _open_array(path: Path) -> ImageSet:
     else:
         images = map_npy(path)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
-        raise ValueError(
+        raise UserError(
             f"Expected bytes (uint8) of shape (number, height, width) or (number, height, width, channels) in {path}, "
             f"but got {images.dtype} of shape {images.shape}."
         )
@@ -320,11 +321,11 @@ def _open_array(path: Path) -> ImageSet:
 
 def _require_labels(path: Path, labels: np.ndarray, count: int) -> np.ndarray:
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise ValueError(
+        raise UserError(
             f"Expected {count} whole numbers as labels in {path}, but got {labels.dtype} of shape {labels.shape}."
         )
     if labels.dtype == np.uint64 and count and int(labels.max()) > np.iinfo(np.int64).max:
-        raise ValueError(f"Expected labels of at most 63 bits in {path}, but got {labels.max()}.")
+        raise UserError(f"Expected labels of at most 63 bits in {path}, but got {labels.max()}.")
     return labels
 
 
@@ -338,14 +339,14 @@ def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
     try:
         files = sorted(p for p in folder.rglob("*") if p.suffix.lower() in _IMAGE_ENDINGS and p.is_file())
     except OSError as error:
-        raise ValueError(f"Cannot read the image folder {folder}: {error}.") from error
+        raise UserError(f"Cannot read the image folder {folder}: {error}.") from error
     if not files:
-        raise ValueError(f"Expected images ({', '.join(_IMAGE_ENDINGS)}) in the folder {folder}, but found none.")
+        raise UserError(f"Expected images ({', '.join(_IMAGE_ENDINGS)}) in the folder {folder}, but found none.")
     classes = sorted({p.relative_to(folder).parts[0] for p in files if p.parent != folder})
     labels = np.array([classes.index(p.relative_to(folder).parts[0]) if p.parent != folder else -1 for p in files])
     if image_size is not None:
         if image_size < 1:
-            raise ValueError(f"Expected an image size of at least 1, but got {image_size}.")
+            raise UserError(f"Expected an image size of at least 1, but got {image_size}.")
         _require_fitting(folder, image_size, image_size)
     # Once through all files at the start, so that a bad one is found before hours of work.
     first: tuple[int, int] | None = None
@@ -355,7 +356,7 @@ def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
         first = first or picture.shape[:2]
         is_grey &= picture.ndim == 2
         if picture.shape[:2] != first:
-            raise ValueError(
+            raise UserError(
                 f"Expected images of one size, {first[0]}x{first[1]} as in {files[0]}, but {file} has "
                 f"{picture.shape[0]}x{picture.shape[1]}. Give --image-size to resize all of them."
             )
@@ -382,20 +383,20 @@ def _read_picture(file: Path, image_size: int | None) -> np.ndarray:
     data = file.read_bytes()
     size = picture_size(data)
     if size is None:
-        raise ValueError(f"Expected an image with 8 bits a colour in {file}, but found no image.")
+        raise UserError(f"Expected an image with 8 bits a colour in {file}, but found no image.")
     _require_fitting(file, *size, stored=stored)
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
         picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
-        raise ValueError(f"Cannot read the image {file}: {error}.") from error
+        raise UserError(f"Cannot read the image {file}: {error}.") from error
     finally:
         cv2.utils.logging.setLogLevel(level)
     if picture is None or picture.dtype != np.uint8:
         kind = "a damaged one" if picture is None else f"{picture.dtype}"
-        raise ValueError(f"Expected an image with 8 bits a colour in {file}, but found {kind}.")
+        raise UserError(f"Expected an image with 8 bits a colour in {file}, but found {kind}.")
     if picture.ndim == 3 and picture.shape[2] not in (3, 4):
-        raise ValueError(
+        raise UserError(
             f"Expected a grey image or one of three colours in {file}, but found {picture.shape[2]} channels."
         )
     if picture.ndim == 3:

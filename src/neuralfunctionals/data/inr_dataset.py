@@ -13,6 +13,7 @@ from jaxtyping import Int
 from neuralfunctionals.data.images import SPLITS, ImageSet
 from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import FitRecipe, SirenForm, choose_engine, find_recipe, fit
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -66,9 +67,9 @@ class FitPlan(ShardPlan):
             shard_size: Items fitted and written together; chosen by the number of items if missing.
         """
         if copies < 1:
-            raise ValueError(f"Expected at least one copy of each image, but got {copies}.")
+            raise UserError(f"Expected at least one copy of each image, but got {copies}.")
         if seed < 0:
-            raise ValueError(f"Expected a seed of at least 0, but got {seed}.")
+            raise UserError(f"Expected a seed of at least 0, but got {seed}.")
         form = SirenForm(omega, convention)
         chosen = find_recipe(recipe)
         chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=float(psnr_db))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreError, StoreHeader
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels.
@@ -76,7 +77,7 @@ class EncodeTask(ShardTask):
             try:
                 latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
             except ValueError as error:
-                raise ValueError(f"{self.source.path}, networks from {item}: {error}") from error
+                raise UserError(f"{self.source.path}, networks from {item}: {error}") from error
             item += len(vectors)
             (progress or (lambda count: None))(len(vectors))
         return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])

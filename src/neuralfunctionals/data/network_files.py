@@ -16,6 +16,7 @@ from torch import Tensor
 from neuralfunctionals.budget import require_memory
 from neuralfunctionals.data.files import write_whole
 from neuralfunctionals.data.untrusted import read_npz, read_tensors
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.weight_space.state import require_plain
@@ -27,13 +28,13 @@ def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
     """The network of a `state_dict` (`.pth`, `.pt`, `.safetensors`), or those of an `.npz` (`weights` and `spec`)."""
     file = _require_ending(file)
     if not file.is_file():
-        raise ValueError(f"Expected a file of weights, but there is none at {file}.")
+        raise UserError(f"Expected a file of weights, but there is none at {file}.")
     if file.suffix == ".npz":
         return read_arrays(file)[0]
     try:
         return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)])
     except ValueError as error:
-        raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
 def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
@@ -53,7 +54,7 @@ def write_networks(
     """
     file = _require_ending(file)
     if file.suffix != ".npz" and len(networks) != 1:
-        raise ValueError(
+        raise UserError(
             f"Expected one network for {file}, but got {len(networks)}. Write many to a file ending in .npz."
         )
     data = io.BytesIO()
@@ -83,7 +84,7 @@ def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm 
             networks = WeightSpaceFeatures.from_state_dicts([{k: v.float() for k, v in p.items()} for p in parts])
         return write_networks(file, networks, form=form)
     if file.suffix == ".safetensors" and not isinstance(networks, Mapping):
-        raise ValueError(f"Expected one network for {file}, but got {len(networks)}. Write many to an .npz file.")
+        raise UserError(f"Expected one network for {file}, but got {len(networks)}. Write many to an .npz file.")
     data = io.BytesIO()
     if file.suffix == ".safetensors":
         data.write(safetensors.torch.save({name: tensor.contiguous() for name, tensor in networks.items()}))
@@ -97,7 +98,7 @@ def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm 
 def _require_ending(file: str | os.PathLike[str]) -> Path:
     endings = (*_STATE_DICTS, ".npz")
     if Path(file).suffix not in endings:
-        raise ValueError(f"Expected a file of weights ending in {', '.join(endings)}, but got {file}.")
+        raise UserError(f"Expected a file of weights ending in {', '.join(endings)}, but got {file}.")
     return Path(file)
 
 
@@ -105,7 +106,7 @@ def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a file of one network, real numbers as float32; whatever else it holds is refused, not run."""
     networks = read_state_dicts(file)
     if len(networks) != 1:
-        raise ValueError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
+        raise UserError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
     return {name: x.float() if x.is_floating_point() else x for name, x in networks[0].items()}
 
 
@@ -131,15 +132,15 @@ def unwrap(content: Any) -> Any:
 
 def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
-        raise ValueError(
+        raise UserError(
             f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
         )
     if not all(isinstance(name, str) for name in content):
-        raise ValueError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")
+        raise UserError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")
     for name, tensor in content.items():
         require_plain(name, tensor, f"Refused {file}: expected")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise ValueError(
+            raise UserError(
                 f"Refused {file}: '{name}' repeats its values, {tensor.numel()} from "
                 f"{tensor.untyped_storage().nbytes() // tensor.element_size()}. Expected each entry to be stored: save "
                 "it with .contiguous()."
@@ -155,12 +156,12 @@ def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]
     names = sorted(content)
     weights, spec = content.pop("weights", None), content.pop("spec", None)
     if weights is None or spec is None or weights.ndim != 2 or spec.ndim != 0 or spec.dtype.kind != "U":
-        raise ValueError(
+        raise UserError(
             f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {file}, but found "
             f"{names}. nf data export npz shows the form."
         )
     if weights.dtype.kind != "f" or not len(weights):
-        raise ValueError(
+        raise UserError(
             f"Expected real numbers as 'weights' in {file}, one row for each network, but got {weights.dtype} of shape "
             f"{weights.shape}."
         )
@@ -169,7 +170,7 @@ def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]
             vectors = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
         return WeightSpaceFeatures.from_vectors(NetworkSpec.from_json(str(spec)), vectors), content
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"Refused {file}: {error or 'its spec is nested too deeply.'}") from error
+        raise UserError(f"Refused {file}: {error or 'its spec is nested too deeply.'}") from error
 
 
 _FORM = ("omega", "convention")
@@ -188,4 +189,4 @@ def read_form_of_arrays(file: Path) -> SirenForm | None:
     try:
         return SirenForm.from_provenance(told)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Expected a number 'omega' and a string 'convention' in {file}: {error}") from error
+        raise UserError(f"Expected a number 'omega' and a string 'convention' in {file}: {error}") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import struct
 
+from neuralfunctionals.errors import UserError
+
 _JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _TIFF_TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 256, 257, 322, 323
@@ -38,7 +40,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
     at = 2
     while True:
         if data[at] != 0xFF:
-            raise ValueError("Expected a marker.")
+            raise UserError("Expected a marker.")
         marker = data[at + 1]
         if marker == 0xFF:  # markers may be padded
             at += 1
@@ -68,7 +70,7 @@ def _webp(data: bytes) -> tuple[int, int]:
     if kind == b"VP8X":
         (width,), (height,) = (struct.unpack("<I", data[at : at + 3] + b"\0") for at in (24, 27))
         return height + 1, width + 1
-    raise ValueError("Expected a picture.")
+    raise UserError("Expected a picture.")
 
 
 def _tiff(data: bytes) -> tuple[int, int]:
@@ -89,7 +91,7 @@ def _tiff(data: bytes) -> tuple[int, int]:
 def _pnm(data: bytes) -> tuple[int, int]:
     found = re.match(rb"P[1-6](?:\s+|#[^\n]*\n)+([0-9]{1,9})(?:\s+|#[^\n]*\n)+([0-9]{1,9})\s", data[:4096])
     if found is None:
-        raise ValueError("Expected width and height.")
+        raise UserError("Expected width and height.")
     return int(found[2]), int(found[1])
 
 

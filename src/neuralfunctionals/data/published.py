@@ -27,6 +27,7 @@ from neuralfunctionals.data.small_cnn_zoo import export_zoo, import_zoo
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.untrusted import shard_size_for
 from neuralfunctionals.data.weight_dataset import WeightDataset
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
@@ -84,14 +85,14 @@ def import_networks(
     for_sirens = {"convention": convention, "omega": omega, "image_size": image_size}
     given = [name for name, value in for_sirens.items() if value is not None]
     if kind == "small-cnn-zoo" and given:
-        raise ValueError(f"Expected no {given[0]} for a small-cnn-zoo: it belongs to sine networks. Leave it out.")
+        raise UserError(f"Expected no {given[0]} for a small-cnn-zoo: it belongs to sine networks. Leave it out.")
     known = read_form_of_arrays(Path(source)) if kind == "npz" and Path(source).is_file() else None
     form = SirenForm.choose(omega, convention, known=known, assumed=SirenForm(), where=source)
     source, out = Path(source), Path(out)
     if not source.exists():
-        raise ValueError(f"Expected something to import at {source}, but there is nothing.")
+        raise UserError(f"Expected something to import at {source}, but there is nothing.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
+        raise UserError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
     provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": readable_name(source)}
     if kind != "small-cnn-zoo":
         provenance |= {"convention": form.convention, "omega": form.omega}
@@ -117,12 +118,12 @@ def _put(made: Path, out: Path) -> None:
 
 def _require_format(name: str) -> None:
     if name not in FORMATS:
-        raise ValueError(f"Expected a format, one of {list(FORMATS)}, but got '{name}'.")
+        raise UserError(f"Expected a format, one of {list(FORMATS)}, but got '{name}'.")
 
 
 def _find_networks(kind: str, source: Path) -> list[_Network]:
     if not source.is_dir():
-        raise ValueError(f"Expected a directory of networks, but {source} is a file.")
+        raise UserError(f"Expected a directory of networks, but {source} is a file.")
     if kind == "nfn-sirens":
         expected = "folders named <prefix>_<label>s with files net<i>.pth"
         found = [
@@ -144,10 +145,10 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
         labels = {folder: int(folder.name) if are_labels else place for place, folder in enumerate(folders)}
         found = [_Network(p, place, labels.get(p.parent, -1)) for place, p in enumerate(files)]
     if not found:
-        raise ValueError(f"Expected {expected} in {source}, but found none.")
+        raise UserError(f"Expected {expected} in {source}, but found none.")
     for network in found:
         if max(network.label, network.source_index) > _LARGEST:
-            raise ValueError(
+            raise UserError(
                 f"Expected numbers of at most 63 bits in the names of folders and files, as in {network.file}."
             )
     return found
@@ -165,7 +166,7 @@ def _shape(spec: NetworkSpec, image_size: tuple[int, int] | None) -> dict[str, A
         require_memory(4 * math.prod(shape), f"An image of {shape[0]}x{shape[1]}")
         return {"image_shape": shape}
     if image_size is not None:
-        raise ValueError(f"Expected sine networks of two coordinates to render images from, but got {spec}.")
+        raise UserError(f"Expected sine networks of two coordinates to render images from, but got {spec}.")
     return {}
 
 
@@ -188,7 +189,7 @@ def _import_files(
             try:
                 rows.append(WeightSpaceFeatures.from_state_dicts([read_state_dict(file)], spec).to_vectors()[0])
             except ValueError as error:
-                raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+                raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
         chosen = [networks[item] for item in items]
         tensors = {
             "weights": torch.stack(rows).numpy(),
@@ -206,7 +207,7 @@ def _read_spec(file: Path) -> NetworkSpec:
     try:
         return NetworkSpec.from_state_dict(read_state_dict(file))
     except ValueError as error:
-        raise ValueError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
 def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,19 +235,19 @@ def _import_npz(
     content.setdefault("split", own_splits(count))
     wrong = {name: array.shape for name, array in content.items() if array.shape[:1] != (count,)}
     if wrong:
-        raise ValueError(f"Expected {count} entries in every array of {source}, but got {wrong}.")
+        raise UserError(f"Expected {count} entries in every array of {source}, but got {wrong}.")
     content = {name: _storable(source, name, array) for name, array in content.items()}
     for name in _COUNTERS:
         if content[name].dtype.kind not in "iub":
-            raise ValueError(f"Expected whole numbers as '{name}' in {source}, but got {content[name].dtype}.")
+            raise UserError(f"Expected whole numbers as '{name}' in {source}, but got {content[name].dtype}.")
         content[name] = content[name].astype(np.int64)
     if content["split"].ndim != 1 or not np.isin(content["split"], range(len(SPLITS))).all():
-        raise ValueError(f"Expected splits 0 (train), 1 (val) and 2 (test) in {source}, but got others.")
+        raise UserError(f"Expected splits 0 (train), 1 (val) and 2 (test) in {source}, but got others.")
     content |= {"split": content["split"].astype(np.uint8), "weights": features.to_vectors().numpy()}
     if "image" not in content:
         provenance = {**provenance, **_shape(spec, image_size)}
     elif image_size is not None:
-        raise ValueError(f"Expected no size of images for {source}: it has images of its own. Leave it out.")
+        raise UserError(f"Expected no size of images for {source}: it has images of its own. Leave it out.")
     store = Store.create(out, StoreHeader(count, shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
@@ -261,20 +262,20 @@ _COUNTERS = ("label", "source_index", "copy", "split")
 def _storable(file: Path, name: str, array: np.ndarray) -> np.ndarray:
     """An array in a type that stores keep, with the same values."""
     if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
-        raise ValueError(f"Expected the names of arrays in {file} to be words, but got {name!r}.")
+        raise UserError(f"Expected the names of arrays in {file} to be words, but got {name!r}.")
     if name == "image" and (array.dtype != np.uint8 or array.ndim != 4):
-        raise ValueError(
+        raise UserError(
             f"Expected bytes (uint8) of shape (number, height, width, channels) as 'image' in {file}, but got "
             f"{array.dtype} of shape {array.shape}."
         )
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8 or (name in _COUNTERS and array.ndim != 1):
-        raise ValueError(
+        raise UserError(
             f"Expected plain numbers of at most 64 bits as '{name}' in {file}, but got {array.dtype} of shape "
             f"{array.shape}."
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         if array.size and int(array.max()) > _LARGEST:
-            raise ValueError(f"Expected numbers of at most 63 bits as '{name}' in {file}, but got {array.max()}.")
+            raise UserError(f"Expected numbers of at most 63 bits as '{name}' in {file}, but got {array.max()}.")
         return array.astype(np.int64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -307,7 +308,7 @@ def export_networks(
     wanted = replace(own, convention=convention or own.convention)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"Expected a new place to export to, but {out} is there already. Name another one.")
+        raise UserError(f"Expected a new place to export to, but {out} is there already. Name another one.")
     report = progress or (lambda done, total: None)
     with scratch_beside(out) as scratch:
         made = scratch / "networks"
@@ -340,7 +341,7 @@ def _named_networks(
     has_copies = len(dataset.column("source_index").unique()) < len(dataset)
     is_sine = not dataset.spec.has_kernels and all(layer.has_bias for layer in dataset.spec.layers)
     if kind == "nfn-sirens" and not is_sine:
-        raise ValueError(f"Expected sine networks, dense layers with biases, for {kind}, but got {dataset.spec}.")
+        raise UserError(f"Expected sine networks, dense layers with biases, for {kind}, but got {dataset.spec}.")
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
         assert items.features is not None

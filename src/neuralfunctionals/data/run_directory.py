@@ -19,6 +19,7 @@ from torch import Tensor
 from neuralfunctionals.checksums import SUMS, read_intact, read_sums, sha256_of
 from neuralfunctionals.data.files import is_temporary, remove_abandoned, write_recorded, write_sums
 from neuralfunctionals.data.store_header import Provenance
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.json_files import JsonError, conform, parse_json
 
 _REMEDY = "Restore it from a copy, or begin the run again with --force."
@@ -108,11 +109,11 @@ class RunDirectory:
     def require(self, *, finished: bool = True) -> RunDirectory:
         """Itself, if there is such a run."""
         if not self.is_run:
-            raise ValueError(
+            raise UserError(
                 f"Expected the directory of a run, but {self.path} has no run.json. Make one with nf train."
             )
         if finished and not self.is_finished:
-            raise ValueError(f"The run at {self.path} has not ended yet. Continue it with nf train ... --resume.")
+            raise UserError(f"The run at {self.path} has not ended yet. Continue it with nf train ... --resume.")
         return self
 
     @property
@@ -148,7 +149,7 @@ class RunDirectory:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ValueError(
+                raise UserError(
                     f"Another process is training in {self.path}. Wait until it ends, or name another directory."
                 ) from error
             except OSError:  # a file system without locks
@@ -169,14 +170,14 @@ class RunDirectory:
         try:
             data = read_intact(file, _REMEDY)
         except OSError as error:
-            raise ValueError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
+            raise UserError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
         try:
             content = conform(parse_json(data, str(file)), kind, str(file))
             if kind is RunConfig:
                 conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
             return content
         except JsonError as error:
-            raise ValueError(f"{error} Expected what nf train wrote. {_REMEDY}") from error
+            raise UserError(f"{error} Expected what nf train wrote. {_REMEDY}") from error
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -197,7 +198,7 @@ class RunDirectory:
         try:
             return safetensors.torch.load(read_intact(self.samples_file, _REMEDY))
         except SafetensorError as error:
-            raise ValueError(f"{self.samples_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.samples_file} is damaged: {error}. {_REMEDY}") from error
 
     def write_samples(self, samples: Mapping[str, Tensor]) -> None:
         contiguous = {name: tensor.cpu().contiguous().clone() for name, tensor in samples.items()}
@@ -213,7 +214,7 @@ class RunDirectory:
             rows = [{name: float(cell) for name, cell in row.items() if cell} for row in lines]
             return [{**row, "step": int(row["step"])} for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
-            raise ValueError(f"{self.curve_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.curve_file} is damaged: {error}. {_REMEDY}") from error
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
         text = io.StringIO()
@@ -227,4 +228,4 @@ def _to_json(content: Mapping[str, Any]) -> bytes:
     try:
         return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
     except ValueError as error:
-        raise ValueError(f"Expected finite numbers to write down, but got {content}.") from error
+        raise UserError(f"Expected finite numbers to write down, but got {content}.") from error

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.fit import num_cores
 
 
@@ -128,7 +129,7 @@ def _run_on_ray(plan: ShardPlan, shards: Iterable[int], workers: int, address: s
     try:
         import ray
     except ImportError as error:
-        raise ValueError("A Ray cluster needs ray: pip install 'neuralfunctionals[cluster]'.") from error
+        raise UserError("A Ray cluster needs ray: pip install 'neuralfunctionals[cluster]'.") from error
     waiting = deque(shards)
     if not waiting:
         return
@@ -141,7 +142,7 @@ def _run_on_ray(plan: ShardPlan, shards: Iterable[int], workers: int, address: s
             else:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"No Ray cluster answers at '{address}': {error}. Start one with 'ray start --head'."
             ) from error
     try:

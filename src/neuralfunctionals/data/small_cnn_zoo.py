@@ -33,6 +33,7 @@ from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.untrusted import map_npy, require_file, shard_size_for
 from neuralfunctionals.data.weight_dataset import WeightDataset
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import LayerSpec, NetworkSpec
 
 # Axes: N packed entries, R rows.
@@ -74,14 +75,14 @@ def import_zoo(
     spec, order = _read_layout(source / LAYOUT, weights.shape)
     steps = np.fromiter((_step(row, number) for number, row in enumerate(_read_metrics(source))), np.int64)
     if len(steps) != len(weights):
-        raise ValueError(
+        raise UserError(
             f"Expected as many rows in {source / METRICS_FILE} as in {WEIGHTS}, {len(weights)}, but got {len(steps)}."
         )
     step = int(steps.max()) if step is None else step
     rows = np.arange(len(weights)) if split_file is None else _read_split(split_file, len(weights))
     rows = rows[steps[rows] == step]
     if not len(rows):
-        raise ValueError(f"Expected a step of {source / METRICS_FILE}, {np.unique(steps).tolist()}, but got {step}.")
+        raise UserError(f"Expected a step of {source / METRICS_FILE}, {np.unique(steps).tolist()}, but got {step}.")
     wanted = set(rows.tolist())
     metrics = {number: row for number, row in enumerate(_read_metrics(source)) if number in wanted}
     splits = zoo_splits(len(rows))
@@ -94,7 +95,7 @@ def import_zoo(
             vectors = np.asarray(weights[here], dtype=np.float32)[:, order]
         if not np.isfinite(vectors).all():
             row = here[~np.isfinite(vectors).all(1)][0]
-            raise ValueError(
+            raise UserError(
                 f"Expected finite weights, but row {row} of {source / WEIGHTS} holds NaN or infinity. Leave out "
                 "networks whose training diverged."
             )
@@ -130,7 +131,7 @@ def import_zoo(
 def _require_files(source: Path) -> None:
     missing = [name for name in (WEIGHTS, METRICS_FILE, LAYOUT) if not (source / name).is_file()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"Expected {WEIGHTS}, {METRICS_FILE} and {LAYOUT} in {source}, but there is no {' and no '.join(missing)}."
         )
 
@@ -140,7 +141,7 @@ def _read_lines(file: Path, stream: TextIO) -> Iterator[str]:
     stored, total, checked = file.stat().st_size, 0, 0
     while line := stream.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
-            raise ValueError(f"Refused {file}: it has a line of more than {_MAX_LINE} characters.")
+            raise UserError(f"Refused {file}: it has a line of more than {_MAX_LINE} characters.")
         total += len(line)
         if total > checked + _MAX_LINE:
             require_memory(total, f"Refused {file}: its text", stored=stored)
@@ -153,15 +154,15 @@ def _read_table(file: Path, stream: TextIO, columns: Sequence[str]) -> Iterator[
         reader = csv.DictReader(_read_lines(file, stream))
         missing = [name for name in columns if name not in (reader.fieldnames or ())]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"Expected the columns {', '.join(columns)} in {file}, but {', '.join(missing)} is missing."
             )
         for number, row in enumerate(reader):
             if None in row or None in row.values():
-                raise ValueError(f"Expected as many values as columns in {file}, but row {number} has another number.")
+                raise UserError(f"Expected as many values as columns in {file}, but row {number} has another number.")
             yield row
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"Cannot read {file}: {error}. Expected a table of comma-separated values.") from error
+        raise UserError(f"Cannot read {file}: {error}. Expected a table of comma-separated values.") from error
 
 
 def _read_metrics(source: Path) -> Iterator[dict[str, str]]:
@@ -179,12 +180,12 @@ def _read_layout(file: Path, weights_shape: tuple[int, ...]) -> tuple[NetworkSpe
             shape = tuple(int(n) for n in re.findall(r"[0-9]{1,18}", row["shape"]))
             bounds = tuple(_whole(row[n]) for n in ("start_idx", "end_idx", "size"))
             if kind not in ("kernel", "bias") or kind in parts.get(layer, {}):
-                raise ValueError(
+                raise UserError(
                     f"Expected one kernel:0 and one bias:0 for each layer in {file}, but got {row['varname']}."
                 )
             size, is_short = math.prod(shape), len(shape) < (2 if kind == "kernel" else 1)
             if bounds != (stop, stop + size, size) or is_short or len(shape) > _MAX_DIMENSIONS:
-                raise ValueError(
+                raise UserError(
                     f"Expected {row['varname']} in {file} to begin at {stop} and to fill its shape {row['shape']}, but "
                     f"it has start, end and size {row['start_idx']}, {row['end_idx']}, {row['size']}."
                 )
@@ -194,7 +195,7 @@ def _read_layout(file: Path, weights_shape: tuple[int, ...]) -> tuple[NetworkSpe
                 break
     # Before anything of that size is made: the numbers in the layout are only claims.
     if stop != weights_shape[1]:
-        raise ValueError(
+        raise UserError(
             f"Expected {WEIGHTS} to have the shape (rows, {stop}), as {file} says, but it has {weights_shape}."
         )
     return _layout_spec(file, parts)
@@ -212,17 +213,17 @@ def _layout_spec(
     layers = []
     for number, (name, part) in enumerate(parts.items()):
         if "kernel" not in part or ("bias" in part and part["bias"].shape != part["kernel"].shape[:1]):
-            raise ValueError(f"Expected {name} in {file} to have a kernel, and a bias for each of its outputs.")
+            raise UserError(f"Expected {name} in {file} to have a kernel, and a bias for each of its outputs.")
         out_neurons, in_neurons, *kernel = part["kernel"].shape
         layers.append(LayerSpec(out_neurons, in_neurons, tuple(kernel), "bias" in part, f"layers.{number}"))
     if len({len(layer.kernel) for layer in layers if layer.kernel}) > 1:
-        raise ValueError(
+        raise UserError(
             f"Expected convolutions of one number of dimensions in {file}, but got {', '.join(map(str, layers))}."
         )
     try:
         spec = NetworkSpec(tuple(layers))
     except ValueError as error:
-        raise ValueError(f"{file} describes no chain of layers: {error}") from error
+        raise UserError(f"{file} describes no chain of layers: {error}") from error
     kinds = {"weight": "kernel", "bias": "bias"}
     named = list(parts.values())
     return spec, np.concatenate([named[g.layer - 1][kinds[g.kind]].ravel() for g in spec.groups])
@@ -231,7 +232,7 @@ def _layout_spec(
 def _read_weights(file: Path) -> np.ndarray:
     weights = map_npy(file)
     if weights.ndim != 2 or weights.dtype.kind != "f" or not weights.size:
-        raise ValueError(
+        raise UserError(
             f"Expected real numbers of shape (rows, columns) in {file}, but got {weights.dtype} of shape "
             f"{weights.shape}."
         )
@@ -245,10 +246,10 @@ def _read_split(file: Path, num_rows: int) -> Int[np.ndarray, "R"]:
         with open(file) as stream:
             rows = np.loadtxt(stream, dtype=np.int64, delimiter=",", ndmin=1).ravel()
     except (OSError, ValueError, OverflowError) as error:
-        raise ValueError(f"Cannot read the index file {file}: {error}. Expected one row number a line.") from error
+        raise UserError(f"Cannot read the index file {file}: {error}. Expected one row number a line.") from error
     if not np.array_equal(np.sort(rows), np.arange(num_rows)):
         largest = int(rows.max()) if len(rows) else "none"
-        raise ValueError(
+        raise UserError(
             f"The index file {file} does not fit: expected each row from 0 to {num_rows - 1} once, but got {len(rows)} "
             f"numbers, {len(np.unique(rows))} of them different, up to {largest}. Is it that of another zoo?"
         )
@@ -263,7 +264,7 @@ def _whole(text: str) -> int:
 def _step(row: dict[str, str], number: int) -> int:
     step = _number(row, "step", number)
     if not 0 <= step < 2**53 or not step.is_integer():
-        raise ValueError(f"Expected a whole number as step in row {number} of {METRICS_FILE}, but got '{row['step']}'.")
+        raise UserError(f"Expected a whole number as step in row {number} of {METRICS_FILE}, but got '{row['step']}'.")
     return int(step)
 
 
@@ -273,7 +274,7 @@ def _number(row: dict[str, str], name: str, number: int) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"Expected a number as {name} in row {number} of {METRICS_FILE}, but got '{row[name]}'.")
+        raise UserError(f"Expected a number as {name} in row {number} of {METRICS_FILE}, but got '{row[name]}'.")
     return value
 
 
@@ -294,12 +295,12 @@ def _value(text: str) -> int | float | str:
 def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
     """Writes a zoo into a new directory, one row for each network and checkpoint; returns the number of networks."""
     if any(name not in dataset.tensor_names for name in METRICS) or not dataset.is_complete:
-        raise ValueError(f"Expected a complete zoo with {', '.join(METRICS)} at {dataset.path}. Make one with nf zoo.")
+        raise UserError(f"Expected a complete zoo with {', '.join(METRICS)} at {dataset.path}. Make one with nf zoo.")
     spec, provenance = dataset.spec, dataset.provenance
     has_checkpoints = "checkpoint_weights" in dataset.tensor_names
     steps = provenance.get("checkpoint_epochs") if has_checkpoints else [provenance.get("step")]
     if not steps or None in steps:
-        raise ValueError(
+        raise UserError(
             f"Expected a zoo that knows the steps of its checkpoints at {dataset.path}. Make one with nf zoo."
         )
     shape = (len(dataset) * len(steps), spec.num_entries)

@@ -36,6 +36,7 @@ from safetensors.numpy import save
 from neuralfunctionals.checksums import sha256_of
 from neuralfunctionals.data.files import is_temporary, remove_abandoned, write_new, write_whole
 from neuralfunctionals.data.store_header import StoreError, StoreHeader, seal, unseal
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.fit import num_cores
 from neuralfunctionals.json_files import JsonError, conform, parse_json
 
@@ -167,7 +168,7 @@ class Store:
         count = len(self.header.items_of(shard))
         lengths = {"metadata": len(metadata), **{name: len(array) for name, array in tensors.items()}}
         if not count or any(length != count for length in lengths.values()):
-            raise ValueError(f"Expected {count} items for shard {shard}, but got {lengths}.")
+            raise UserError(f"Expected {count} items for shard {shard}, but got {lengths}.")
         data = save({name: np.ascontiguousarray(tensors[name]) for name in sorted(tensors)})
         lines = [json.dumps(dict(item), sort_keys=True) for item in metadata]
         tensors_file = self.file(shard, "safetensors")
@@ -228,7 +229,7 @@ class Store:
                 if name != "__metadata__":
                     start, stop = (8 + length + offset for offset in entry["data_offsets"])
                     if not 8 + length <= start <= stop <= size or entry["shape"][0] != count:
-                        raise ValueError(f"{name} has other sizes")
+                        raise UserError(f"{name} has other sizes")
                     tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise StoreError(f"{file} is damaged: its header cannot be read. {_REPAIR}") from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.json_files import JsonError, conform, parse_json
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -18,7 +19,7 @@ MAX_ITEMS = 10**10
 """More cannot be meant: a store of the smallest networks would have terabytes."""
 
 
-class StoreError(ValueError):
+class StoreError(UserError):
     """A store that is damaged, of another version, or not what was expected."""
 
 
@@ -62,7 +63,7 @@ class StoreHeader:
     def __post_init__(self) -> None:
         for name in ("num_items", "shard_size"):
             if not 1 <= getattr(self, name) <= MAX_ITEMS:
-                raise ValueError(f"Expected {name} from 1 to {MAX_ITEMS:,}, but got {getattr(self, name)}.")
+                raise UserError(f"Expected {name} from 1 to {MAX_ITEMS:,}, but got {getattr(self, name)}.")
 
     @property
     def num_shards(self) -> int:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.budget import is_out_of_memory, require_memory
+from neuralfunctionals.errors import UserError
 
 _ZIP_START = b"PK\x03\x04"
 _MAX_OPERATIONS = 2_000_000
@@ -41,9 +42,9 @@ def require_file(file: Path, what: str) -> Path:
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError) as error:
-        raise ValueError(f"Cannot read the {what} {file}: {error}.") from error
+        raise UserError(f"Cannot read the {what} {file}: {error}.") from error
     if not stat.S_ISREG(mode):
-        raise ValueError(f"Cannot read the {what} {file}: expected a regular file.")
+        raise UserError(f"Cannot read the {what} {file}: expected a regular file.")
     return file
 
 
@@ -58,7 +59,7 @@ def refusing(file: Path, expected: str) -> Iterator[None]:
         else:
             reason = str(error).strip().splitlines() or [type(error).__name__]
         message = reason[0][:300].rstrip(".")
-        raise ValueError(f"Refused {file}: {message}. Expected {expected}; nothing in it was run.") from error
+        raise UserError(f"Refused {file}: {message}. Expected {expected}; nothing in it was run.") from error
 
 
 # numpy
@@ -78,7 +79,7 @@ def read_npz(
     with refusing(file, "an npz file of plain arrays, without objects"), zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if any(name not in members for name in required):
-            raise ValueError(f"it should hold arrays named {', '.join(required)}, but they are named {sorted(members)}")
+            raise UserError(f"it should hold arrays named {', '.join(required)}, but they are named {sorted(members)}")
         chosen = [name for name in members if optional is None or name in required or name in optional]
         _require_room(file, archive, [members[name] for name in chosen])
         return {name: _read_array(archive, members[name]) for name in chosen}
@@ -88,10 +89,10 @@ def _require_room(file: Path, archive: zipfile.ZipFile, members: list[zipfile.Zi
     """Raises unless an archive is plain and what it claims to hold fits into memory."""
     names = [info.filename for info in archive.infolist()]
     if len(set(names)) < len(names):
-        raise ValueError("it holds several records of one name")
+        raise UserError("it holds several records of one name")
     for info in archive.infolist():
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-            raise ValueError(f"its record '{info.filename}' is encrypted or compressed in an unusual way")
+            raise UserError(f"its record '{info.filename}' is encrypted or compressed in an unusual way")
     require_memory(sum(info.file_size for info in members), "it", stored=file.stat().st_size)
 
 
@@ -101,14 +102,14 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         shape, is_fortran, dtype = _read_npy_header(stream)
         size = info.file_size - stream.tell()
         if _num_bytes(shape, dtype) != size:
-            raise ValueError(f"'{info.filename}' claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
+            raise UserError(f"'{info.filename}' claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
         data = bytearray(size)
         view, filled = memoryview(data), 0
         while filled < size and (count := stream.readinto(view[filled:])):
             filled += count
         # Reading beyond the end is what makes zipfile compare the checksum.
         if filled < size or stream.read(1):
-            raise ValueError(f"'{info.filename}' ends early")
+            raise UserError(f"'{info.filename}' ends early")
     return np.ndarray(shape, dtype, data, order="F" if is_fortran else "C")
 
 
@@ -121,7 +122,7 @@ def map_npy(file: Path) -> np.ndarray:
             start = stream.tell()
         size = file.stat().st_size - start
         if _num_bytes(shape, dtype) != size:
-            raise ValueError(f"it claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
+            raise UserError(f"it claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
         if not size:
             return np.empty(shape, dtype)
         return np.memmap(file, dtype, "r", start, shape, order="F" if is_fortran else "C")
@@ -131,14 +132,14 @@ def _read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"its format version {version} is not that of plain arrays")
+        raise UserError(f"its format version {version} is not that of plain arrays")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # headers of Python 2
         shape, is_fortran, dtype = readers[version](stream)
     if dtype.hasobject or dtype.names or dtype.subdtype or not dtype.itemsize:
-        raise ValueError(f"it holds {dtype} instead of plain numbers")
+        raise UserError(f"it holds {dtype} instead of plain numbers")
     if any(n < 0 for n in shape):
-        raise ValueError(f"its shape {shape} is impossible")
+        raise UserError(f"its shape {shape} is impossible")
     return shape, is_fortran, dtype
 
 
@@ -167,10 +168,10 @@ def read_tensors(file: Path) -> Any:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:  # whose advice is to run what is in the file
-            raise ValueError("it holds more than tensors, or is damaged") from error
+            raise UserError("it holds more than tensors, or is damaged") from error
         # A pickle can also ask for tensors that it has no values for: these would hold what memory held before.
         if sum(_storages(content).values()) > unpacked:
-            raise ValueError("it holds tensors without their values")
+            raise UserError("it holds tensors without their values")
         return content
 
 
@@ -202,9 +203,9 @@ def _check_pickle(stream: IO[bytes]) -> None:
     for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
         # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.
         if operation.name == "GLOBAL" and str(argument).endswith(("bytearray", "Tensor")):
-            raise ValueError(f"it holds more than tensors: {argument}")
+            raise UserError(f"it holds more than tensors: {argument}")
         if number > _MAX_OPERATIONS:
-            raise ValueError(f"it is a pickle of more than {_MAX_OPERATIONS} operations")
+            raise UserError(f"it is a pickle of more than {_MAX_OPERATIONS} operations")
 
 
 def _storages(content: Any) -> dict[int, int]:

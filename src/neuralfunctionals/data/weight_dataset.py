@@ -15,6 +15,7 @@ from torch import Tensor
 
 from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.data.store import Store, StoreError
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
@@ -125,7 +126,7 @@ class WeightDataset:
     def spec(self) -> NetworkSpec:
         """The networks' spec."""
         if self.store.header.spec is None:
-            raise ValueError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
+            raise UserError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
         return self.store.header.spec
 
     @property
@@ -155,7 +156,7 @@ class WeightDataset:
     def split(self, name: str) -> WeightDataset:
         """The items of `"train"`, `"val"` or `"test"`."""
         if name not in SPLITS:
-            raise ValueError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
+            raise UserError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
         return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
 
     def spread(self, count: int | None) -> WeightDataset:
@@ -202,13 +203,13 @@ class WeightDataset:
         if "image" in self.tensor_names or self._rendered_size is not None:
             return self
         if not self.can_render:
-            raise ValueError(
+            raise UserError(
                 f"Expected images in {self.path}, or sine networks of two coordinates to render them from, but it has "
                 f"no images and networks {self.spec}. Make a store with nf fit."
             )
         size = size or tuple(self.provenance.get("image_shape", ())[:2]) or None
         if size is None:
-            raise ValueError(
+            raise UserError(
                 f"The store at {self.path} has no images, and does not say at which size to render its networks. "
                 "Import them again with nf data import ... --image-size 28."
             )
@@ -281,7 +282,7 @@ class WeightDataset:
 
     def _gather(self, name: str, items: np.ndarray) -> Tensor:
         if name not in self.tensor_names:
-            raise ValueError(f"Expected one of the tensors {list(self.tensor_names)}, but got {name!r}.")
+            raise UserError(f"Expected one of the tensors {list(self.tensor_names)}, but got {name!r}.")
         shards, rows = np.divmod(items, self.store.header.shard_size)
         if name in self._columns:
             place = self._starts[np.searchsorted(self._numbers, shards)] + rows

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import require_convention
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 from neuralfunctionals.weight_space.features import join_groups
@@ -35,7 +36,7 @@ def move_networks(
     require_convention(convention)
     weight, bias, *rest = features.split()
     if features.spec.widths[0] != 2 or not features.spec.layers[0].has_bias:
-        raise ValueError(f"Expected networks of two coordinates with biases, but got {features.spec}.")
+        raise UserError(f"Expected networks of two coordinates with biases, but got {features.spec}.")
     if convention == "dws":
         matrix = matrix.flip(1, 2)
         shift = None if shift is None else shift.flip(1)

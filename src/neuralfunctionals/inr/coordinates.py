@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
+
 # Axes: P points.
 
 
@@ -17,6 +19,6 @@ def image_grid(height: int, width: int, *, dtype: torch.dtype = torch.float32) -
         [[-1.0, -1.0], [-1.0, 0.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 0.0], [1.0, 1.0]]
     """
     if height < 1 or width < 1:
-        raise ValueError(f"Expected an image of at least one pixel, but got {height} x {width}.")
+        raise UserError(f"Expected an image of at least one pixel, but got {height} x {width}.")
     axes = [torch.linspace(-1, 1, n, dtype=torch.float64) for n in (height, width)]
     return torch.cartesian_prod(*axes).to(dtype)

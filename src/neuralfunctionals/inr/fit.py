@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int32, UInt8
 from torch import Tensor
 
 from neuralfunctionals import kernels
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.metrics import psnr_from_error
 from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
@@ -112,7 +113,7 @@ def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
     """Images as real numbers in [-1, 1]; bytes `v` become `v / 127.5 - 1`."""
     images = torch.as_tensor(images)
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-        raise ValueError(
+        raise UserError(
             "Expected images of shape (number, height, width) or (number, height, width, channels), "
             f"but got {tuple(images.shape)}. Channels stand last."
         )
@@ -123,7 +124,7 @@ def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
         kind = (
             f"{images.dtype} from {images.min().item()} to {images.max().item()}" if len(images) else f"{images.dtype}"
         )
-        raise ValueError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
+        raise UserError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
     return images.float()
 
 
@@ -155,12 +156,12 @@ def fit_values(
     chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=psnr_db)
     require_convention(convention)
     if coordinates.ndim != 2 or values.ndim != 3 or values.shape[1] != coordinates.shape[0]:
-        raise ValueError(
+        raise UserError(
             "Expected values of shape (number, points, outputs) and coordinates of shape (points, dimensions), but got "
             f"{tuple(values.shape)} and {tuple(coordinates.shape)}."
         )
     if not bool(values.isfinite().all() and coordinates.isfinite().all()):
-        raise ValueError("Expected finite values and coordinates, but some are NaN or infinite.")
+        raise UserError("Expected finite values and coordinates, but some are NaN or infinite.")
     spec = NetworkSpec.mlp([coordinates.shape[1], *hidden, values.shape[2]]) if start is None else start.spec
     require_siren(spec)
     if start is not None and (len(start), spec.widths[0], spec.widths[-1]) != (
@@ -168,16 +169,14 @@ def fit_values(
         coordinates.shape[1],
         values.shape[2],
     ):
-        raise ValueError(
+        raise UserError(
             f"Expected {len(values)} networks to start from, with {coordinates.shape[1]} inputs and {values.shape[2]} "
             f"outputs, but got {len(start)} networks {spec}."
         )
     if items is None:
         items = torch.stack([torch.arange(len(values)), torch.zeros(len(values), dtype=torch.int64)], dim=1)
     if items.shape != (len(values), 2):
-        raise ValueError(
-            f"Expected items of shape ({len(values)}, 2): source index and copy, got {tuple(items.shape)}."
-        )
+        raise UserError(f"Expected items of shape ({len(values)}, 2): source index and copy, got {tuple(items.shape)}.")
     # The convention decides what the network itself sees and says; errors below are on its scale.
     scale = 0.5 if convention == "dws" else 1.0
     points = (coordinates.flip(1) if convention == "dws" else coordinates).float()
@@ -225,7 +224,7 @@ def fit_values(
         if not len(left):
             break
     if not bool(errors.isfinite().all()):
-        raise ValueError(
+        raise UserError(
             f"{len(left)} of {len(values)} networks diverged in each of {_MAX_RESTARTS + 1} attempts. "
             f"Expected a recipe that converges, but got {chosen}. Lower its learning rate."
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention, require_siren
 from neuralfunctionals.weight_space import Activation, WeightSpaceFeatures
 
@@ -23,7 +24,7 @@ class SirenForm:
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", float(self.omega))
         if not 0 < self.omega < math.inf:
-            raise ValueError(
+            raise UserError(
                 f"Expected omega, the frequency of the sines, to be positive and finite, but got {self.omega:g}."
             )
         require_convention(self.convention)
@@ -52,7 +53,7 @@ class SirenForm:
         rest = known or assumed
         chosen = cls(rest.omega if omega is None else omega, rest.convention if convention is None else convention)
         if known is not None and chosen != known:
-            raise ValueError(f"{where} says that its networks have {known}, but {chosen} was asked for. Leave it out.")
+            raise UserError(f"{where} says that its networks have {known}, but {chosen} was asked for. Leave it out.")
         return chosen
 
     def __str__(self) -> str:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
+
 # Axes: B images.
 
 
@@ -26,7 +28,7 @@ def psnr(
         [40.0]
     """
     if values.shape != targets.shape:
-        raise ValueError(
+        raise UserError(
             f"Expected values and targets of one shape, but got {tuple(values.shape)}, {tuple(targets.shape)}."
         )
     return psnr_from_error((values - targets).square().flatten(1).mean(1), peak=peak)

@@ -7,6 +7,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.render import render
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -31,7 +32,7 @@ def patch_pixels(size: int, grid_size: int) -> tuple[Int[Tensor, "m p"], Int[Ten
         ([[0, 1, 2], [3, 4, 4]], [0, 1, 2, 3, 4])
     """
     if size < 1 or grid_size < 1:
-        raise ValueError(f"Expected at least one pixel and one patch, but got {size} and {grid_size}.")
+        raise UserError(f"Expected at least one pixel and one patch, but got {size} and {grid_size}.")
     bounds = torch.arange(grid_size + 1).mul(size).add(grid_size - 1) // grid_size
     longest = -(-size // grid_size)
     pixels = bounds[:-1, None] + torch.arange(longest)
@@ -61,7 +62,7 @@ def render_patches(
         convention: How the weights are meant; see `convert_convention`.
     """
     if len(features) % grid_size**2:
-        raise ValueError(
+        raise UserError(
             f"Expected {grid_size**2} networks for each picture of {grid_size} x {grid_size} patches, but got "
             f"{len(features)} in all."
         )

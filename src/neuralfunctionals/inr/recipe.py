@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
+
 # Axes: S steps.
 
 
@@ -50,7 +52,7 @@ class FitRecipe:
         }
         for name, (is_right, expected) in checks.items():
             if not is_right:
-                raise ValueError(f"Expected the recipe's {name} to be {expected}, but got {getattr(self, name)!r}.")
+                raise UserError(f"Expected the recipe's {name} to be {expected}, but got {getattr(self, name)!r}.")
 
     def rates(self) -> Float[Tensor, "S"]:
         """The learning rate of every step."""
@@ -83,5 +85,5 @@ def find_recipe(recipe: str | FitRecipe) -> FitRecipe:
     if isinstance(recipe, FitRecipe):
         return recipe
     if recipe not in RECIPES:
-        raise ValueError(f"Expected a fitting recipe, one of {sorted(RECIPES)}, but got {recipe!r}.")
+        raise UserError(f"Expected a fitting recipe, one of {sorted(RECIPES)}, but got {recipe!r}.")
     return RECIPES[recipe]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.fit import FitResult, fit
 from neuralfunctionals.inr.recipe import FitRecipe
 from neuralfunctionals.inr.render import render_images
@@ -56,7 +57,7 @@ def refit(
     pictures = ((shown.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy()
     edited = np.asarray(edit(pictures))
     if edited.shape != pictures.shape:
-        raise ValueError(
+        raise UserError(
             f"Expected the edit to return pictures of shape {pictures.shape}, but got {edited.shape}. "
             "It takes and returns a batch of pictures with the colours last."
         )

@@ -6,6 +6,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
 from neuralfunctionals.inr.siren import known_form, require_siren
 from neuralfunctionals.weight_space import WeightSpaceFeatures, evaluate_layers
@@ -42,9 +43,9 @@ def render(
     dimension = features.spec.widths[0]
     expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
     if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
-        raise ValueError(f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}.")
+        raise UserError(f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}.")
     if coordinates.ndim == 3 and len(coordinates) != len(features):
-        raise ValueError(
+        raise UserError(
             f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}. "
             "Give one set of points for all networks, or one for each."
         )

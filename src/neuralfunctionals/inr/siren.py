@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import CONVENTIONS, Group, NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
@@ -63,7 +64,7 @@ def can_be_siren(spec: NetworkSpec) -> bool:
 def require_siren(spec: NetworkSpec) -> None:
     """Raises unless the networks can be sine networks."""
     if not can_be_siren(spec):
-        raise ValueError(
+        raise UserError(
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
             "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."
         )
@@ -76,7 +77,7 @@ def known_form(spec: NetworkSpec, omega: float | None, convention: str | None) -
         ValueError: If the spec knows that these are no sine networks.
     """
     if spec.activation is not None and spec.omega is None:
-        raise ValueError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
+        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
     omega = (30.0 if spec.omega is None else spec.omega) if omega is None else omega
     convention = (spec.convention or "paper") if convention is None else convention
     require_convention(convention)
@@ -86,7 +87,7 @@ def known_form(spec: NetworkSpec, omega: float | None, convention: str | None) -
 def require_convention(convention: str) -> None:
     """Raises unless the convention has a name we know."""
     if convention not in CONVENTIONS:
-        raise ValueError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
+        raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
 
 
 def initial_weights(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals import native
+from neuralfunctionals.errors import UserError
 
 Form = Literal["auto", "plain", "compiled"]
 
@@ -54,7 +55,7 @@ def use(form: Form) -> Iterator[None]:
         plain
     """
     if form not in get_args(Form):
-        raise ValueError(f"Expected kernels 'auto', 'plain' or 'compiled', but got {form!r}.")
+        raise UserError(f"Expected kernels 'auto', 'plain' or 'compiled', but got {form!r}.")
     if form == "compiled":
         build()
     token = _form.set(form)
@@ -69,7 +70,7 @@ def chosen_form() -> Form:
     """What `use` or `NF_KERNELS` ask for."""
     form = _form.get() or os.environ.get("NF_KERNELS") or "auto"
     if form not in get_args(Form):
-        raise ValueError(f"Expected NF_KERNELS to be auto, plain or compiled, but got '{form}'.")
+        raise UserError(f"Expected NF_KERNELS to be auto, plain or compiled, but got '{form}'.")
     return form  # pyright: ignore[reportReturnType]
 
 
@@ -138,11 +139,11 @@ def choose_engine(engine: str, kernel: str, *, suits: bool, needs: str) -> Liter
         needs: What it needs beside a compiler, for the message.
     """
     if engine not in ("auto", "native", "torch"):
-        raise ValueError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
+        raise UserError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
     wanted = engine == "native" or (engine == "auto" and chosen_form() != "plain")
     usable = wanted and suits and library(kernel, build=True) is not None
     if engine == "native" and not usable:
-        raise ValueError(
+        raise UserError(
             f"The native engine needs a C++ compiler (g++ or clang++; or set CXX) and {needs}. "
             "Use engine='torch', or 'auto' to take whatever works."
         )

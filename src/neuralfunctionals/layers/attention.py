@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from neuralfunctionals import kernels
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -64,12 +65,12 @@ class WeightSpaceSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         if channels % num_heads:
-            raise ValueError(
+            raise UserError(
                 f"Expected channels divisible by the heads, but got {channels} channels and {num_heads} heads. "
                 f"Take a multiple of {num_heads} channels or another number of heads."
             )
         if global_term not in ("reduced", "full", "none") or reduction not in ("mean", "sum"):
-            raise ValueError(
+            raise UserError(
                 "Expected global_term 'reduced', 'full' or 'none' and reduction 'mean' or 'sum', "
                 f"but got {global_term!r} and {reduction!r}."
             )

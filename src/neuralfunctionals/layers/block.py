@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from neuralfunctionals import kernels
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -41,7 +42,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if mlp not in ("per_layer", "shared"):
-            raise ValueError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
+            raise UserError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
         self.spec = spec
         self.in_channels = self.out_channels = channels
         self.dropout = dropout

@@ -7,6 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.projection import Project
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -40,7 +41,7 @@ class WeightSpaceCrossAttention(nn.Module):
     ) -> None:
         super().__init__()
         if latent_channels % num_heads:
-            raise ValueError(
+            raise UserError(
                 f"Expected latent channels divisible by the heads, but got {latent_channels} and {num_heads} heads."
             )
         self.spec = spec

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.probes import MAX_POINTS, ProbeValues
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -50,11 +51,11 @@ class ImageProbes(nn.Module):
     def __init__(self, spec: NetworkSpec, num_images: int) -> None:
         super().__init__()
         if not 1 <= num_images <= MAX_POINTS:
-            raise ValueError(f"Expected 1 to {MAX_POINTS} probes, but got {num_images}.")
+            raise UserError(f"Expected 1 to {MAX_POINTS} probes, but got {num_images}.")
         kernels = [layer.kernel for layer in spec.layers if layer.kernel]
         plain = all(layer.kernel for layer in spec.layers[: len(kernels)])
         if not kernels or not plain or any(len(kernel) != 2 for kernel in kernels):
-            raise ValueError(f"Expected two-dimensional convolutions before any dense layers, but got {spec}.")
+            raise UserError(f"Expected two-dimensional convolutions before any dense layers, but got {spec}.")
         self.spec = spec
         self.num_images = num_images
         side = [1, 1]

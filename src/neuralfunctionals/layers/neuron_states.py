@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals import kernels
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.folding import FoldedGroup
 from neuralfunctionals.layers.image_probes import ImageProbes
 from neuralfunctionals.layers.probes import Probes
@@ -201,7 +202,7 @@ class Gates(nn.Module):
     def __init__(self, joints: Sequence[FoldedGroup], in_channels: int, channels: int, num_gates: int) -> None:
         super().__init__()
         if channels % num_gates:
-            raise ValueError(
+            raise UserError(
                 f"Expected channels divisible by the gates, but got {channels} channels and {num_gates} gates. "
                 f"Take a multiple of {num_gates} channels or another number of gates."
             )
@@ -331,7 +332,7 @@ class StateCrossAttention(nn.Module):
     def __init__(self, states: NeuronStates, latent_channels: int, num_latents: int, num_heads: int = 4) -> None:
         super().__init__()
         if latent_channels % num_heads:
-            raise ValueError(
+            raise UserError(
                 f"Expected latent channels divisible by the heads, but got {latent_channels} and {num_heads} heads."
             )
         self.num_heads = num_heads

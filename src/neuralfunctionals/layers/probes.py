@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import evaluate_layers
 from neuralfunctionals.inr.siren import require_siren
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -62,7 +63,7 @@ class Probes(nn.Module):
     def __init__(self, spec: NetworkSpec, num_points: int, *, omega: float = 30.0, derivatives: bool = False) -> None:
         super().__init__()
         if not 1 <= num_points <= MAX_POINTS:
-            raise ValueError(
+            raise UserError(
                 f"Expected 1 to {MAX_POINTS} probes, but got {num_points}. With more, a model sees the whole picture."
             )
         require_siren(spec)

@@ -6,6 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import path_of
 from neuralfunctionals.models.pretrained import Pretrained, construct, model_class
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
@@ -42,7 +43,7 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
         super().__init__()
         described: Any = model
         if hasattr(model, "decode"):
-            raise ValueError(
+            raise UserError(
                 f"Expected a model whose features are an edit of its input, but {type(model).__name__} decodes other "
                 f"networks. Its encoder alone needs the canonical form: {type(model).__name__}(canonical='sine')."
             )
@@ -51,7 +52,7 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
             omega = 30.0 if omega is None else omega
             require_sine(self.spec, omega)
         elif omega is not None and omega != self.spec.omega:
-            raise ValueError(f"Expected networks of frequency {omega:g}, but theirs have {self.spec.activation}.")
+            raise UserError(f"Expected networks of frequency {omega:g}, but theirs have {self.spec.activation}.")
         self.in_channels, self.out_channels = getattr(model, "in_channels", 1), getattr(model, "out_channels", None)
         self.symmetry: Symmetry = getattr(model, "symmetry", "HNP")
         self.model = model

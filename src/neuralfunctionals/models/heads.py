@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.models.pretrained import Pretrained
 
 # Axes: B input networks, M latents, D latent channels, K classes.
@@ -62,7 +63,7 @@ class LatentClassifier(nn.Module, Pretrained):
 
     def forward(self, latents: Float[Tensor, "B M D"]) -> Float[Tensor, "B K"]:
         if latents.ndim != 3 or tuple(latents.shape[1:]) != self.latent_shape:
-            raise ValueError(
+            raise UserError(
                 f"Expected latent arrays of shape (batch, {self.latent_shape[0]}, {self.latent_shape[1]}), but got "
                 f"{tuple(latents.shape)}. Give the classifier your encoder's num_latents and latent_channels."
             )

@@ -7,6 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import initial_limits
 from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.heads import mlp_head
@@ -86,9 +87,9 @@ class Inr2Array(nn.Module, Pretrained):
             ("canonical", canonical, ("none", "sine")),
         ):
             if value not in known:
-                raise ValueError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
+                raise UserError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
         if encoder == "nfn" and (probes or neuron_states):
-            raise ValueError(
+            raise UserError(
                 "Expected encoder 'nft' or 'neuron-graph' for probes or states, but got 'nfn', which has none. "
                 "Choose another encoder, or leave them at 0."
             )
@@ -157,7 +158,7 @@ class Inr2Array(nn.Module, Pretrained):
     def decode(self, latents: Float[Tensor, "B M D"]) -> WeightSpaceFeatures:
         """The patch networks of all latents as one batch: network `b * M + m` shows patch `m` of item `b`."""
         if latents.ndim != 3 or tuple(latents.shape[1:]) != (self.num_latents, self.latent_channels):
-            raise ValueError(
+            raise UserError(
                 f"Expected latents of shape (batch, {self.num_latents}, {self.latent_channels}), but got "
                 f"{tuple(latents.shape)}. Use latents of this model's encode."
             )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
 from neuralfunctionals.layers.neuron_states import (
     StateCrossAttention,
@@ -86,7 +87,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
     ) -> None:
         super().__init__()
         if pooling not in (None, "vector", "latents"):
-            raise ValueError(f"Expected pooling None, 'vector' or 'latents', but got {pooling!r}.")
+            raise UserError(f"Expected pooling None, 'vector' or 'latents', but got {pooling!r}.")
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         self.symmetry: Symmetry = symmetry

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers import (
     FourierFeatures,
     HNPLinear,
@@ -76,7 +77,7 @@ class NFN(nn.Module, Pretrained):
         if io_encoding is None:
             io_encoding = "sinusoidal" if symmetry == "NP" else "none"
         if pooling not in (None, "NP", "HNP") or io_encoding not in ("sinusoidal", "learned", "none"):
-            raise ValueError(
+            raise UserError(
                 "Expected pooling None, 'NP' or 'HNP' and io_encoding 'sinusoidal', 'learned' or 'none', "
                 f"but got {pooling!r} and {io_encoding!r}."
             )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers import (
     Block,
     FourierFeatures,
@@ -103,7 +104,7 @@ class NFT(nn.Module, Pretrained):
     ) -> None:
         super().__init__()
         if channels % 2:
-            raise ValueError(f"Expected an even number of channels (sines and cosines), but got {channels}.")
+            raise UserError(f"Expected an even number of channels (sines and cosines), but got {channels}.")
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         self.symmetry: Symmetry = "HNP" if io_encoding or pooling == "HNP" else symmetry
@@ -157,9 +158,7 @@ class NFT(nn.Module, Pretrained):
             pool = (NPPool if pooling == "NP" else HNPPool)(spec, channels)
             self.output = nn.Sequential(pool, mlp_head(pool.out_channels, head_channels, out_channels, dropout))
         else:
-            raise ValueError(
-                f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}."
-            )
+            raise UserError(f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}.")
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "NFT")

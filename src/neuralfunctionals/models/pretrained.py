@@ -61,13 +61,13 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             model: Any = construct(cls, cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except JsonError as error:
-            raise ValueError(f"{error} {_RESTORE}") from error
+            raise UserError(f"{error} {_RESTORE}") from error
         except SafetensorError as error:
-            raise ValueError(f"{path / 'model.safetensors'} is damaged: {error}. {_RESTORE}") from error
+            raise UserError(f"{path / 'model.safetensors'} is damaged: {error}. {_RESTORE}") from error
         except UserError:
             raise
         except Exception as error:  # whatever a constructor says about sizes that cannot be
-            raise ValueError(
+            raise UserError(
                 f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it, or with "
                 "nf.from_pretrained, which finds the class."
             ) from error
@@ -131,7 +131,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         return conform(read_json(file), dict, str(file))
     except JsonError as error:
-        raise ValueError(f"{error} {_RESTORE}") from error
+        raise UserError(f"{error} {_RESTORE}") from error
 
 
 def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
@@ -142,7 +142,7 @@ def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
         try:
             path = Path(snapshot_download(str(name), **kwargs))
         except (OSError, ValueError) as error:
-            raise ValueError(
+            raise UserError(
                 f"Found no model '{name}': it is neither a directory here, nor shipped ({', '.join(SHIPPED)}), nor a "
                 f"model that the hub gives ({type(error).__name__}). Give the directory that save_pretrained wrote."
             ) from error
@@ -150,7 +150,7 @@ def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
         path /= "model"
     missing = [file for file in ("config.json", "model.safetensors") if not (path / file).is_file()]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
         )
     return path, path if is_here else None

@@ -7,6 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers import (
     FourierFeatures,
     NPLinear,
@@ -61,7 +62,7 @@ class SpatialNFN(nn.Module, Pretrained):
     ) -> None:
         super().__init__()
         if grid_size < 3:
-            raise ValueError(f"Expected an array of side 3 or more for two 2x2 convolutions, but got {grid_size}.")
+            raise UserError(f"Expected an array of side 3 or more for two 2x2 convolutions, but got {grid_size}.")
         self.spec = spec
         self.in_channels, self.out_channels = in_channels, out_channels
         self.grid_size = grid_size

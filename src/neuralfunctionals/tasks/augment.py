@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.config import Augment
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
@@ -31,9 +32,9 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "affine", "turns"):
-            raise ValueError(f"Expected augment to be 'none', 'affine' or 'turns', but got {self.kind!r}.")
+            raise UserError(f"Expected augment to be 'none', 'affine' or 'turns', but got {self.kind!r}.")
         if self.mirror and self.kind != "affine":
-            raise ValueError(
+            raise UserError(
                 f"Expected mirror with augment 'affine', but augment is '{self.kind}'. The eight turns contain "
                 "reflections; without augmentation nothing is mirrored."
             )

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.errors import UserError
 
 # Axes: B items of a batch.
 
@@ -56,12 +57,12 @@ class TrainBatches:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         if batch_size > len(dataset):
-            raise ValueError(
+            raise UserError(
                 f"Expected at least one batch of {batch_size} items to train on, but there are only {len(dataset)}. "
                 "Make a larger dataset or take a smaller batch."
             )
         if batch_size % share[1]:
-            raise ValueError(
+            raise UserError(
                 f"Expected a batch that {share[1]} processes can share in equal parts, but got {batch_size} items."
             )
         self.dataset, self.prepare, self.arrange = dataset, prepare, arrange

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
+
 # Axes: N known arrays, Q asked arrays, K neighbours, S steps, M latents, D latent channels,
 # B arrays of F numbers.
 
@@ -26,7 +28,7 @@ def nearest(
         [[2, 1]]
     """
     if not 1 <= k <= len(latents):
-        raise ValueError(f"Expected 1 to {len(latents)} neighbours of {len(latents)} known arrays, but got {k}.")
+        raise UserError(f"Expected 1 to {len(latents)} neighbours of {len(latents)} known arrays, but got {k}.")
     distances, indices = torch.cdist(query.flatten(1), latents.flatten(1)).topk(k, largest=False)
     return indices, distances
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm, convert
 from neuralfunctionals.tasks.batches import mixed_seed
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
@@ -22,7 +23,7 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 # Axes: B input networks.
 
 
-class TrainingDivergedError(ValueError):
+class TrainingDivergedError(UserError):
     """The loss is not a number any more."""
 
 
@@ -97,7 +98,7 @@ class Task(LightningModule):
         """Raises if the model does not read networks of this spec."""
         own = getattr(self.model, "spec", spec)
         if own != spec:
-            raise ValueError(
+            raise UserError(
                 f"The model reads networks {own}, but {where} holds networks {spec}. Train a model on networks like "
                 "these: nf train ... --data DIR."
             )
@@ -127,7 +128,7 @@ class Task(LightningModule):
         omegas = {module.omega for module in modules if isinstance(module, Siren)}
         if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
             expected = "one frequency" if form is None else f"omega {form.omega:g}"
-            raise ValueError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
+            raise UserError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
         return form or (replace(self.form, omega=omegas.pop()) if omegas else self.form)
 
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
@@ -214,5 +215,5 @@ def evaluate(task: Task, batches: Any) -> dict[str, float]:
     finally:
         task.model.train(was_training)
     if not scores:
-        raise ValueError("Expected at least one network to evaluate on, but there is none.")
+        raise UserError("Expected at least one network to evaluate on, but there is none.")
     return task.summarize({name: torch.cat([part[name] for part in scores]).cpu() for name in scores[0]})

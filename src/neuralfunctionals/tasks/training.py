@@ -23,6 +23,7 @@ from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.config import TrainingConfig
 from neuralfunctionals.data import RunDirectory, WeightDataset
 from neuralfunctionals.data.files import write_recorded
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
 from neuralfunctionals.tasks.progress import StepBar, StepReport
@@ -45,11 +46,11 @@ class WholeFiles(TorchCheckpointIO):
         try:
             found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
             if not isinstance(found, dict) or "state_dict" not in found:
-                raise ValueError("it holds no state_dict")
+                raise UserError("it holds no state_dict")
             return found
         except Exception as error:  # whatever torch says about bytes that are no checkpoint
             reason = str(error).strip().partition("\n")[0][:200]
-            raise ValueError(f"{path} is damaged or no checkpoint: {reason}. {_BEGIN_AGAIN}") from error
+            raise UserError(f"{path} is damaged or no checkpoint: {reason}. {_BEGIN_AGAIN}") from error
 
 
 def train(
@@ -81,7 +82,7 @@ def train(
     for name, part in (("training", train_set), ("validation", val_set)):
         if len(part) < config.devices * config.nodes:
             count = f"only {len(part)} for {config.devices * config.nodes} processes" if len(part) else "none"
-            raise ValueError(f"Expected networks in the {name} split of {dataset.path}, but there are {count}.")
+            raise UserError(f"Expected networks in the {name} split of {dataset.path}, but there are {count}.")
     train_set = train_set.spread(config.limit)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -136,7 +137,7 @@ def train(
         last, kept = (run.checkpoints / name for name in ("last.ckpt", "best.ckpt"))
         if last.exists():
             if not kept.exists():
-                raise ValueError(f"{kept} is missing. {_BEGIN_AGAIN}")
+                raise UserError(f"{kept} is missing. {_BEGIN_AGAIN}")
             require_intact(kept, _BEGIN_AGAIN)
         try:
             trainer.fit(task, batches, validation, ckpt_path=last if last.exists() else None, weights_only=True)

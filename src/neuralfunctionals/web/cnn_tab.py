@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.web import cards, cnn_cards
 from neuralfunctionals.web.actions import OPTIONS, guarded
 from neuralfunctionals.web.cnns import CNN_SPEC, Cnn, samples
@@ -35,7 +36,7 @@ def build(models: Models) -> None:
 
     def shuffle(before: Cnn | None) -> tuple[Any, ...]:
         if before is None:
-            raise ValueError("There is no network yet: pick one first.")
+            raise UserError("There is no network yet: pick one first.")
         after = before.shuffled(seed=secrets.randbits(31)).read(models.predictor)
         return after, *shown(after), cnn_cards.shuffle_card(before, after)
 

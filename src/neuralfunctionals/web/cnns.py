@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from neuralfunctionals.data.cnn_settings import cnn_spec
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.models import from_pretrained
 from neuralfunctionals.tasks import GeneralizationTask
 from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES, decode_url, read_network
@@ -48,7 +49,7 @@ class Cnn:
             content = decode_url(source, "network", max_bytes=MAX_NETWORK_BYTES)
             return cls(read_network(content, CNN_SPEC, "CNN"), "your network")
         if rest not in {str(number) for number in range(len(samples()))}:
-            raise ValueError(f"Expected a sample from 0 to {len(samples()) - 1}, but got '{rest[:20]}'.")
+            raise UserError(f"Expected a sample from 0 to {len(samples()) - 1}, but got '{rest[:20]}'.")
         return samples()[int(rest)]
 
     def read(self, predictor: GeneralizationTask) -> Cnn:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import CONVENTIONS
 from neuralfunctionals.web import cards
 from neuralfunctionals.web.actions import OPTIONS, guarded
@@ -131,7 +132,7 @@ def build(models: Models) -> None:
 
 def _require(exhibit: Exhibit | None) -> Exhibit:
     if exhibit is None:
-        raise ValueError("There is no network yet: draw a digit and turn it into one first.")
+        raise UserError("There is no network yet: draw a digit and turn it into one first.")
     return exhibit
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from neuralfunctionals.data import open_images
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.web.uploads import MAX_BYTES, decode_url
 
 # Axes: H rows, W columns.
@@ -37,11 +38,11 @@ def read_source(source: str) -> UInt8[np.ndarray, "28 28"]:
     Names, endings and types that came along are not looked at: the bytes say what they are.
     """
     if not source:
-        raise ValueError("There is nothing to read yet. Draw a digit, pick a sample or upload a picture.")
+        raise UserError("There is nothing to read yet. Draw a digit, pick a sample or upload a picture.")
     kind, _, rest = source.partition(":")
     if kind == "sample":
         if rest not in tuple("0123456789"):
-            raise ValueError(f"Expected a sample from 0 to 9, but got '{rest[:20]}'.")
+            raise UserError(f"Expected a sample from 0 to 9, but got '{rest[:20]}'.")
         return samples()[int(rest)]
     return center_digit(read_picture(decode_url(source, "picture")))
 
@@ -51,31 +52,31 @@ def read_picture(content: bytes) -> Float[np.ndarray, "H W"]:
     from PIL import Image, ImageOps
 
     if not content:
-        raise ValueError("The file is empty (0 bytes). Upload a picture: PNG, JPEG, WebP, GIF or BMP.")
+        raise UserError("The file is empty (0 bytes). Upload a picture: PNG, JPEG, WebP, GIF or BMP.")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"The file is too large: expected at most {MAX_BYTES // 2**20} MB. Upload a smaller one.")
+        raise UserError(f"The file is too large: expected at most {MAX_BYTES // 2**20} MB. Upload a smaller one.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about sizes, which are refused below
         try:
             image = Image.open(io.BytesIO(content), formats=_FORMATS)
         except Image.DecompressionBombError as error:
-            raise ValueError(_too_many_pixels("far") + " Upload a smaller one.") from error
+            raise UserError(_too_many_pixels("far") + " Upload a smaller one.") from error
         except Exception as error:  # whatever a decoder says about bytes that are no picture
-            raise ValueError("This is not a picture that can be read: expected PNG, JPEG, WebP, GIF or BMP.") from error
+            raise UserError("This is not a picture that can be read: expected PNG, JPEG, WebP, GIF or BMP.") from error
         width, height = image.size
         if width * height > MAX_PIXELS:
-            raise ValueError(_too_many_pixels(f"{width * height / 1e6:.0f} megapixels,") + " Upload a smaller one.")
+            raise UserError(_too_many_pixels(f"{width * height / 1e6:.0f} megapixels,") + " Upload a smaller one.")
         if min(width, height) < 4:
-            raise ValueError(f"The picture is too small: {width} x {height} pixels. Upload one of at least 4 x 4.")
+            raise UserError(f"The picture is too small: {width} x {height} pixels. Upload one of at least 4 x 4.")
         if getattr(image, "n_frames", 1) > 1:
-            raise ValueError("This is an animation: expected a single picture. Upload one of its frames.")
+            raise UserError("This is an animation: expected a single picture. Upload one of its frames.")
         try:
             image.draft("L", (512, 512))  # lets JPEG decode at a smaller size
             image = ImageOps.exif_transpose(image)
             image.thumbnail((512, 512))
             return _grey(np.asarray(image.convert("RGBA"), dtype=np.float32) / 255)
         except Exception as error:  # whatever a decoder says about a file that is cut off or damaged
-            raise ValueError("The picture is damaged or cut off. Upload another one.") from error
+            raise UserError("The picture is damaged or cut off. Upload another one.") from error
 
 
 def _too_many_pixels(found: str) -> str:
@@ -96,7 +97,7 @@ def center_digit(grey: Float[np.ndarray, "H W"]) -> UInt8[np.ndarray, "28 28"]:
     ink = grey - background if background < 0.5 else background - grey
     peak = float(np.quantile(ink, 0.999))
     if peak < 0.1:
-        raise ValueError("The picture is blank: expected strokes that stand out from their background.")
+        raise UserError("The picture is blank: expected strokes that stand out from their background.")
     # Of a photograph, paper and shadows stay below a third of the strokes.
     floor = 0.35 if float(edge.std()) > 0.01 else 0.0
     ink = np.clip((ink / peak - floor) / (1 - floor), 0, 1).astype(np.float32)

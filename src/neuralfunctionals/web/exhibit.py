@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, fit, image_values, initial_weights, psnr, render_images
 from neuralfunctionals.inr.siren import CONVENTIONS
 from neuralfunctionals.tasks import ClassifyTask, EditTask, GeneralizationTask, ReconstructTask
@@ -140,7 +141,7 @@ class Exhibit:
             form = SirenForm(float(omega), convention)
         except ValueError as error:
             known = " or ".join(CONVENTIONS)
-            raise ValueError(
+            raise UserError(
                 f"Expected a positive frequency and a convention, {known}, but got '{omega[:20]}' and "
                 f"'{convention[:20]}'."
             ) from error
@@ -157,7 +158,7 @@ class Exhibit:
         """
         network = convert(network, form, FORM)
         if not bool(_render(network).isfinite().all()):
-            raise ValueError("The numbers of this network are too large: what it shows is not finite. Try another one.")
+            raise UserError("The numbers of this network are too large: what it shows is not finite. Try another one.")
         return cls(network, network)
 
     @property
@@ -173,7 +174,7 @@ class Exhibit:
     def edited(self, models: Models, name: str) -> Exhibit:
         """Its weights changed by a trained editor."""
         if name not in models.editors:
-            raise ValueError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
+            raise UserError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
         return self._with(models.editors[name].edit(self.network, form=FORM).to("cpu"), name)
 
     def shuffled(self, *, seed: int) -> Exhibit:
@@ -207,7 +208,7 @@ class Exhibit:
     def changes(self, before: Exhibit) -> Changes:
         """How far it is from an earlier one, both read."""
         if self.reading is None or before.reading is None:
-            raise ValueError("Expected two exhibits that were read. Call read(models) first.")
+            raise UserError("Expected two exhibits that were read. Call read(models) first.")
         new, old = self.reading, before.reading
         return Changes(
             weights=_largest(self.network.tensor, before.network.tensor),

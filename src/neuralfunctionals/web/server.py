@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from neuralfunctionals.data.files import is_running
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
 from neuralfunctionals.web.guard import LOOPBACK, Guard
@@ -24,11 +25,11 @@ from neuralfunctionals.web.uploads import SCRATCH
 def open_socket(host: str, port: int) -> socket.socket:
     """A socket that listens; a port of 0 takes a free one."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"Expected a port from 0 to 65535, but got {port}.")
+        raise UserError(f"Expected a port from 0 to 65535, but got {port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise ValueError(f"Expected an address of this machine, but got '{host}'. Try --host 127.0.0.1.") from error
+        raise UserError(f"Expected an address of this machine, but got '{host}'. Try --host 127.0.0.1.") from error
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -36,7 +37,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ValueError(
+        raise UserError(
             f"Cannot listen at {host}, port {port}: {error.strerror or error}. Choose another one with --port."
         ) from error
     return listener
@@ -53,7 +54,7 @@ def _remove_scratch_of_killed() -> None:
 
 def _require_gradio() -> None:
     if importlib.util.find_spec("gradio") is None:
-        raise ValueError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.")
+        raise UserError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.")
     # Read when it is imported: it is to call nobody.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

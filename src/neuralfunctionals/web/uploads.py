@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 from neuralfunctionals.data.network_files import read_state_dict
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 MAX_BYTES = 5 * 2**20
@@ -33,13 +34,13 @@ def decode_url(url: str, what: str, *, max_bytes: int = MAX_BYTES) -> bytes:
     kind, _, rest = url.partition(":")
     _, comma, encoded = rest.partition(",")
     if kind != "data" or not comma:
-        raise ValueError(f"Expected a {what} as a data URL, but got something else. Choose the file again.")
+        raise UserError(f"Expected a {what} as a data URL, but got something else. Choose the file again.")
     if len(encoded) > 4 * (max_bytes // 3 + 1):
-        raise ValueError(f"The file is too large: expected at most {max_bytes // 2**20} MB. Choose a smaller one.")
+        raise UserError(f"The file is too large: expected at most {max_bytes // 2**20} MB. Choose a smaller one.")
     try:
         return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"The {what} was damaged on the way. Try again.") from error
+        raise UserError(f"The {what} was damaged on the way. Try again.") from error
 
 
 def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFeatures:
@@ -51,9 +52,9 @@ def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFea
         what: Its name for the messages, such as "SIREN".
     """
     if not content:
-        raise ValueError("The file is empty (0 bytes). Choose a .pth, .pt or .safetensors file.")
+        raise UserError("The file is empty (0 bytes). Choose a .pth, .pt or .safetensors file.")
     if len(content) > MAX_NETWORK_BYTES:
-        raise ValueError(
+        raise UserError(
             f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save the weights alone."
         )
     _require_small(content)
@@ -65,15 +66,15 @@ def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFea
             state_dict = read_state_dict(file)
         except ValueError as error:
             if error.__cause__ is None:  # the library's own words about what the file holds
-                raise ValueError(str(error).replace(str(file), "the file")) from error
-            raise ValueError(_NO_NETWORK) from error
+                raise UserError(str(error).replace(str(file), "the file")) from error
+            raise UserError(_NO_NETWORK) from error
     try:
         network = WeightSpaceFeatures.from_state_dicts([state_dict])
     except ValueError as error:
         reason = str(error).split(". ")[0].rstrip(".")[:300]
-        raise ValueError(f"This network does not fit. {reason}. {_expected(spec, what)}") from error
+        raise UserError(f"This network does not fit. {reason}. {_expected(spec, what)}") from error
     if network.spec != spec:
-        raise ValueError(f"This network does not fit: its layers are {network.spec}. {_expected(spec, what)}")
+        raise UserError(f"This network does not fit: its layers are {network.spec}. {_expected(spec, what)}")
     return WeightSpaceFeatures.from_vectors(spec, network.to_vectors())
 
 
@@ -95,9 +96,9 @@ def _require_small(content: bytes) -> None:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(info.file_size for info in archive.infolist())
     except Exception as error:  # a hostile or damaged archive may fail in any way
-        raise ValueError(_NO_NETWORK) from error
+        raise UserError(_NO_NETWORK) from error
     if size > _MAX_UNPACKED:
-        raise ValueError(
+        raise UserError(
             f"The file unpacks to {size / 2**20:.0f} MB: expected at most {_MAX_UNPACKED // 2**20} MB. "
             "Save the weights alone."
         )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from neuralfunctionals.errors import UserError
+
 Symmetry = Literal["NP", "HNP"]
 """`"NP"`: all neurons permute; `"HNP"`: the hidden ones do, inputs and outputs stay."""
 
@@ -32,13 +34,13 @@ class Activation:
     def __post_init__(self) -> None:
         if self.name not in (*_ODD, *_HOMOGENEOUS, *_OTHERS):
             known = sorted({*_ODD, *_HOMOGENEOUS, *_OTHERS})
-            raise ValueError(f"Expected an activation out of {known}, but got {self.name!r}. Use None if unknown.")
+            raise UserError(f"Expected an activation out of {known}, but got {self.name!r}. Use None if unknown.")
         if (self.name == "sine") != (self.omega is not None):
-            raise ValueError(f"Expected a frequency omega for 'sine' and only there, but got {self}.")
+            raise UserError(f"Expected a frequency omega for 'sine' and only there, but got {self}.")
         if self.omega is not None:
             object.__setattr__(self, "omega", float(self.omega))
             if not 0 < self.omega < math.inf:
-                raise ValueError(f"Expected omega, the frequency of the sines, to be positive, but got {self.omega:g}.")
+                raise UserError(f"Expected omega, the frequency of the sines, to be positive, but got {self.omega:g}.")
 
     @property
     def is_odd(self) -> bool:
@@ -86,9 +88,9 @@ class Axis:
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or self.size < 1:
-            raise ValueError(f"An axis needs a size of at least 1, but '{self.name}' got {self.size!r}.")
+            raise UserError(f"An axis needs a size of at least 1, but '{self.name}' got {self.size!r}.")
         if self.role not in ("input", "hidden", "output"):
-            raise ValueError(f"The role of an axis is 'input', 'hidden' or 'output', not {self.role!r}.")
+            raise UserError(f"The role of an axis is 'input', 'hidden' or 'output', not {self.role!r}.")
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class LayerSpec:
         object.__setattr__(self, "activation", Activation.of(self.activation))
         for size in (self.out_neurons, self.in_neurons, *self.kernel):
             if not isinstance(size, int) or size < 1:
-                raise ValueError(
+                raise UserError(
                     f"A layer needs sizes of at least 1, but got {self.out_neurons} outgoing neurons, "
                     f"{self.in_neurons} incoming neurons and kernel {self.kernel}. Give positive integers."
                 )
@@ -176,7 +178,7 @@ class LayerSpec:
             if value is not None:
                 object.__setattr__(self, name, tuple(value))
                 if len(tuple(value)) != len(self.kernel):
-                    raise ValueError(f"Expected a {name} for each of the kernel's {self.kernel}, but got {value}.")
+                    raise UserError(f"Expected a {name} for each of the kernel's {self.kernel}, but got {value}.")
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

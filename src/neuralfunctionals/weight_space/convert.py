@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec
 from neuralfunctionals.weight_space.layer_order import find_order
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -77,7 +78,7 @@ def spec_from_module(
         spec = chain_from_module(module)
     except ValueError as error:
         if example_inputs is None:
-            raise ValueError(
+            raise UserError(
                 f"{error} If {type(module).__name__} is not a plain chain of layers, give example inputs to have it "
                 "traced: NetworkSpec.from_module(module, example_inputs)."
             ) from error
@@ -98,7 +99,7 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
     try:
         graph = fx.Tracer().trace(module)
     except Exception as error:  # tracing runs the user's forward, which may raise anything
-        raise ValueError(
+        raise UserError(
             f"Could not follow the forward of {type(module).__name__}: {error}. Expected layers called one after the "
             "other without branching on values."
         ) from error
@@ -108,7 +109,7 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
     used = {group.key for group in spec.groups}
     unused = [name for name, _ in module.named_parameters(remove_duplicate=False) if name not in used]
     if unused:
-        raise ValueError(
+        raise UserError(
             f"{type(module).__name__} has parameters outside its dense layers and convolutions: {', '.join(unused)}. "
             "Expected every parameter to be the weight or bias of a layer that forward uses."
         )
@@ -175,7 +176,7 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
             continue
         if node.op == "output":
             if current not in node.all_input_nodes:
-                raise ValueError(f"The output of {type(module).__name__} does not come from its last layer.")
+                raise UserError(f"The output of {type(module).__name__} does not come from its last layer.")
             continue
         name = _name(node)
         inputs = [n for n in node.all_input_nodes if n not in shapes]
@@ -183,7 +184,7 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
             shapes.add(node)
             continue
         if inputs != [current]:
-            raise ValueError(
+            raise UserError(
                 f"'{node.name}' in {type(module).__name__} takes {[n.name for n in inputs] or [node.target]} where "
                 f"only the previous result ({current}) was expected. Skip connections, branches and tensors other than "
                 "layers' weights are not supported: a network must be a chain of layers."
@@ -204,17 +205,17 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
             facts.add(kind, None if part.extra_repr() in ("", _default_repr(kind)) else part.extra_repr())
             continue
         if target in seen:
-            raise ValueError(
+            raise UserError(
                 f"The layer '{target}' is used twice. Expected each layer once: shared layers are not supported."
             )
         if last is not None and unknown:
-            raise ValueError(
+            raise UserError(
                 f"Between the layers '{last.name}' and '{target}' stands {unknown}, which may mix neurons. "
                 "Expected activations, pooling and other operations that treat every neuron alone."
             )
         layer = _layer_spec(part, target)
         if last is not None and last.kernel and not layer.kernel and not positions_removed:
-            raise ValueError(
+            raise UserError(
                 f"The dense layer '{target}' follows the convolution '{last.name}' directly. "
                 "Expected global pooling between them, such as nn.AdaptiveAvgPool2d(1) and nn.Flatten()."
             )
@@ -258,7 +259,7 @@ def _refuse_parameters(part: nn.Module, name: str) -> None:
     if next(part.parameters(), None) is None and next(part.buffers(), None) is None:
         return
     reason = "Normalisation with parameters or statistics" if "Norm" in kind else f"A {kind} with parameters"
-    raise ValueError(
+    raise UserError(
         f"{reason} is not supported, but '{name}' is a {kind}. "
         "Expected dense layers and convolutions with activations and pooling between them."
     )
@@ -267,9 +268,9 @@ def _refuse_parameters(part: nn.Module, name: str) -> None:
 def _layer_spec(layer: nn.Module, name: str) -> LayerSpec:
     assert isinstance(layer, _LAYERS)
     if nn.parameter.is_lazy(layer.weight):
-        raise ValueError(f"The layer '{name}' has no shape yet. Run the module once on data before reading its spec.")
+        raise UserError(f"The layer '{name}' has no shape yet. Run the module once on data before reading its spec.")
     if not isinstance(layer, nn.Linear) and layer.groups != 1:
-        raise ValueError(
+        raise UserError(
             f"The convolution '{name}' has {layer.groups} groups. Expected groups=1: in grouped convolutions "
             "neurons of different groups cannot change places."
         )
@@ -295,7 +296,7 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
     expected = {key for name in weights for key in (f"{name}.weight".lstrip("."), f"{name}.bias".lstrip("."))}
     strangers = [k for k in state_dict if k not in expected] + [f"{n}.weight" for n, w in weights.items() if w.ndim < 2]
     if strangers or not weights:
-        raise ValueError(
+        raise UserError(
             "Expected a state_dict with the weights and biases of dense layers and convolutions only, but found "
             f"{', '.join(sorted(strangers)) or 'no weights'}. A state_dict alone does not say what other tensors do: "
             "read the module with NetworkSpec.from_module(module, example_inputs), and pass its spec."
@@ -308,7 +309,7 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
     }
     if layers is not None:
         if sorted(layers) != sorted(specs):
-            raise ValueError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
+            raise UserError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
         return NetworkSpec(tuple(specs[name] for name in layers))
     order = find_order(specs)
     _refuse_possible_skips(order)
@@ -323,7 +324,7 @@ def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
     lists = {re.split(r"\d", layer.name)[0] if re.search(r"\d", layer.name) else layer.name for layer in layers}
     widths = [layers[0].in_neurons, *(layer.out_neurons for layer in layers)]
     if len(lists) > 1 and len(set(widths[1:])) < len(widths) - 1:
-        raise ValueError(
+        raise UserError(
             f"The shapes of {', '.join(layer.name for layer in layers)} also allow a network with skip connections, "
             "which a state_dict does not show. Read the module: NetworkSpec.from_module(module, example_inputs). If "
             "the layers follow each other directly, name them: NetworkSpec.from_state_dict(state_dict, layers=[...])."
@@ -351,13 +352,13 @@ def spec_from_axes(
         elif None not in names and all(name in known for name in names):
             shapes[key] = tuple(known[str(name)] for name in names)
         if len(shapes.get(key, ())) != len(names):
-            raise ValueError(
+            raise UserError(
                 f"Expected a size for each of the axes {tuple(names)} of '{key}', but got {shapes.get(key)}. Give the "
                 "sizes of all axes, or a state_dict to read them from."
             )
         for name, size in zip(names, shapes[key], strict=True):
             if name is not None and known.setdefault(name, size) != size:
-                raise ValueError(f"The axis '{name}' has {known[name]} neurons elsewhere, but {size} in '{key}'.")
+                raise UserError(f"The axis '{name}' has {known[name]} neurons elsewhere, but {size} in '{key}'.")
     numbers = {name: n for n, name in enumerate(used)}
     axes = []
     for name, places in used.items():

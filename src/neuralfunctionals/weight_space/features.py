@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Group
 from neuralfunctionals.weight_space.spec import NetworkSpec
 from neuralfunctionals.weight_space.state import pack_state_dict, unpack_state_dict, write_module
@@ -37,7 +38,7 @@ class WeightSpaceFeatures:
 
     def __post_init__(self) -> None:
         if self.tensor.ndim != 3 or self.tensor.shape[1] != self.spec.num_entries:
-            raise ValueError(
+            raise UserError(
                 f"Expected features of shape (batch, {self.spec.num_entries}, channels) for the network {self.spec}, "
                 f"but got {tuple(self.tensor.shape)}. Use from_tensors, from_vectors or from_modules to pack networks."
             )
@@ -56,7 +57,7 @@ class WeightSpaceFeatures:
             biases: `(B, n_out, C)` for each layer; `(B, 0, C)` where the layer has none.
         """
         if len(weights) != spec.num_layers or len(biases) != spec.num_layers:
-            raise ValueError(
+            raise UserError(
                 f"Expected {spec.num_layers} weight and {spec.num_layers} bias tensors for the network {spec}, "
                 f"but got {len(weights)} and {len(biases)}. Give one of each for every layer."
             )
@@ -66,7 +67,7 @@ class WeightSpaceFeatures:
             expected = {"weights": (batch, *layer.weight_shape, channels), "biases": (batch, num_biases, channels)}
             for (kind, shape), given in zip(expected.items(), (weights[i], biases[i]), strict=True):
                 if tuple(given.shape) != shape:
-                    raise ValueError(
+                    raise UserError(
                         f"Expected {kind} of layer {i + 1} of shape (batch, neurons, ..., channels) = {shape}, but got "
                         f"{tuple(given.shape)}. Channels stand last; every layer has the same batch and channels."
                     )
@@ -78,7 +79,7 @@ class WeightSpaceFeatures:
     def from_vectors(cls, spec: NetworkSpec, vectors: Float[Tensor, "B N"]) -> WeightSpaceFeatures:
         """One channel from flat vectors, in the order of `nn.utils.parameters_to_vector`: layer by layer."""
         if vectors.ndim != 2 or vectors.shape[1] != spec.num_entries:
-            raise ValueError(
+            raise UserError(
                 f"Expected vectors of shape (batch, {spec.num_entries}) for the network {spec}, "
                 f"but got {tuple(vectors.shape)}. Give one row for each network."
             )
@@ -92,7 +93,7 @@ class WeightSpaceFeatures:
     ) -> WeightSpaceFeatures:
         """One channel from `state_dict`s of one architecture; the spec is read off the first unless given."""
         if not state_dicts:
-            raise ValueError("Expected at least one state_dict, but got none.")
+            raise UserError("Expected at least one state_dict, but got none.")
         spec = NetworkSpec.from_state_dict(state_dicts[0]) if spec is None else spec
         features = cls(spec, torch.stack([pack_state_dict(spec, s) for s in state_dicts])[..., None])
         features.require_finite()
@@ -102,7 +103,7 @@ class WeightSpaceFeatures:
     def from_modules(cls, modules: Sequence[nn.Module], spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
         """One channel from modules of one architecture; the spec is read off the first unless given."""
         if not modules:
-            raise ValueError("Expected at least one module, but got none.")
+            raise UserError("Expected at least one module, but got none.")
         spec = NetworkSpec.from_module(modules[0]) if spec is None else spec
         return cls.from_state_dicts([m.state_dict() for m in modules], spec)
 
@@ -110,7 +111,7 @@ class WeightSpaceFeatures:
     def stack(cls, parts: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
         """Joins features of the same networks along the channels: weights, gradients, momenta."""
         if not parts:
-            raise ValueError("Expected at least one part to stack, but got none.")
+            raise UserError("Expected at least one part to stack, but got none.")
         for part in parts[1:]:
             parts[0].require_spec(part.spec, "These parts")
         return cls(parts[0].spec, torch.cat([part.tensor for part in parts], dim=-1))
@@ -119,7 +120,7 @@ class WeightSpaceFeatures:
     def concatenate(cls, batches: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
         """Joins batches of networks of one spec into one batch."""
         if not batches:
-            raise ValueError("Expected at least one batch to concatenate, but got none.")
+            raise UserError("Expected at least one batch to concatenate, but got none.")
         for batch in batches[1:]:
             batches[0].require_spec(batch.spec, "These batches")
         return cls(batches[0].spec, torch.cat([batch.tensor for batch in batches]))
@@ -224,11 +225,11 @@ class WeightSpaceFeatures:
         if self.spec.matches(spec):
             return
         if self.spec != spec:
-            raise ValueError(
+            raise UserError(
                 f"{who} expected networks {spec} but received {self.spec}. "
                 "Use the spec of your dataset everywhere: NFT(spec=dataset.spec, ...)."
             )
-        raise ValueError(
+        raise UserError(
             f"{who} received networks {self.spec} that have {self.spec.find_conflict(spec)}. "
             "Sine networks of another frequency or convention are converted exactly by nf.inr.convert."
         )
@@ -240,7 +241,7 @@ class WeightSpaceFeatures:
         network, entry, _ = (int(i) for i in (~self.tensor.isfinite()).nonzero()[0])
         group = next(g for g in self.spec.groups if g.start <= entry < g.stop)
         value = self.tensor[network, entry].tolist()
-        raise ValueError(
+        raise UserError(
             f"Expected finite values, but the {group} of network {network} holds {value}. "
             "Leave out networks whose training diverged."
         )
@@ -251,14 +252,14 @@ class WeightSpaceFeatures:
         if bool(is_finite.all()):
             return
         network = int((~is_finite).nonzero()[0])
-        raise ValueError(
+        raise UserError(
             f"The model's answer for network {network} is not finite: its entries, up to "
             f"{self.tensor[network].abs().max().item():.3g} in size, are too large for it. Leave this network out."
         )
 
     def _require_one_channel(self, what: str) -> None:
         if self.num_channels != 1:
-            raise ValueError(
+            raise UserError(
                 f"{what} needs features of one channel, but these have {self.num_channels}. "
                 "Map them to one channel first, for instance with nf.layers.Pointwise(spec, channels, 1)."
             )

@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Activation
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -79,12 +80,12 @@ def functional_call(
     dimensions = len(spec.layers[0].kernel)
     expected = f"({'images, channels, *size' if dimensions else 'points, ' + str(spec.widths[0])})"
     if given.ndim not in (dimensions + 2, dimensions + 3) or given.shape[-1 - dimensions] != spec.widths[0]:
-        raise ValueError(
+        raise UserError(
             f"Expected inputs of shape {expected} for all networks, or with a first dimension over the "
             f"{len(features)} networks, but got {tuple(given.shape)}."
         )
     if given.ndim == dimensions + 3 and len(given) != len(features):
-        raise ValueError(f"Expected inputs for each of {len(features)} networks, but got {len(given)}.")
+        raise UserError(f"Expected inputs for each of {len(features)} networks, but got {len(given)}.")
     x = given if given.ndim == dimensions + 3 else given.expand(len(features), *given.shape)
     x = x.to(features.tensor.dtype)
     for n, layer in enumerate(spec.layers):
@@ -110,7 +111,7 @@ def require_function(spec: NetworkSpec) -> None:
     if spec.layers[0].kernel and not spec.layers[-1].kernel and spec.pooling is None:
         missing.append("pooling before the dense layers")
     if missing:
-        raise ValueError(
+        raise UserError(
             f"The spec {spec} does not say what its networks compute: {', '.join(missing)}. Make it with "
             "NetworkSpec.siren, mlp(widths, activation) or cnn(..., activation=, stride=, padding=, pooling=), or give "
             "the module: functional_call(features, inputs, module=module)."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import LayerSpec
 
 _GIVE_LAYERS = (
@@ -25,9 +26,9 @@ def find_order(specs: Mapping[str, LayerSpec]) -> list[LayerSpec]:
     first = next(found, None)
     if first is None:
         shapes = ", ".join(f"{name}: {spec}" for name, spec in specs.items())
-        raise ValueError(f"Expected layers that fit one after the other, but found no such order among {shapes}.")
+        raise UserError(f"Expected layers that fit one after the other, but found no such order among {shapes}.")
     if next(found, None) is not None:
-        raise ValueError(f"Several orders of the layers {sorted(specs)} fit their shapes. {_GIVE_LAYERS}")
+        raise UserError(f"Several orders of the layers {sorted(specs)} fit their shapes. {_GIVE_LAYERS}")
     return first
 
 
@@ -59,7 +60,7 @@ def _chains(specs: Mapping[str, LayerSpec]) -> Iterator[list[LayerSpec]]:
         nonlocal work
         work += layers
         if work > _MAX_WORK:
-            raise ValueError(
+            raise UserError(
                 f"The order of {len(specs)} layers takes too long to find from their shapes. {_GIVE_LAYERS}"
             )
 

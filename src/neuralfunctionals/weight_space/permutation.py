@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Symmetry
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -42,13 +43,13 @@ class NeuronPermutation:
         expected = [_shape(self.spec, n) for n in range(len(self.spec.axes))]
         if [tuple(s.shape) for s in self.sigma] != expected:
             sizes = self.spec.widths if all(len(shape) == 1 for shape in expected) else expected
-            raise ValueError(
+            raise UserError(
                 f"Expected one permutation for each layer of neurons, of sizes {sizes}, but got sizes "
                 f"{tuple(len(s) for s in self.sigma)}. Input and output count too; give torch.arange for the identity."
             )
         for i, s in enumerate(self.sigma):
             if not torch.equal(s.sort(-1).values, torch.arange(s.shape[-1]).expand_as(s)):
-                raise ValueError(
+                raise UserError(
                     f"Expected a permutation of 0 .. {s.shape[-1] - 1} for layer {i}, but got {s.tolist()}. "
                     "Each place once."
                 )
@@ -82,7 +83,7 @@ class NeuronPermutation:
         if not isinstance(other, NeuronPermutation):
             return NotImplemented  # a symmetry that knows how to take a permutation in
         if other.spec.axes != self.spec.axes:
-            raise ValueError(f"Cannot compose permutations of networks {self.spec} and {other.spec}: widths differ.")
+            raise UserError(f"Cannot compose permutations of networks {self.spec} and {other.spec}: widths differ.")
         sigma = []
         for axis, p, q in zip(self.spec.axes, self.sigma, other.sigma, strict=True):
             sigma.append(p[q] if axis.within is None else p[other.sigma[axis.within]].gather(1, q))

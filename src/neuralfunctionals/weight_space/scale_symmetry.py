@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -41,7 +42,7 @@ class ScaleSymmetry:
         self.spec.require_chain("ScaleSymmetry")
         hidden = sum(self.spec.widths[1:-1])
         if self.factors.shape[-1:] != (hidden,) or self.factors.ndim > 2:
-            raise ValueError(
+            raise UserError(
                 f"Expected factors of shape ({hidden},) or (batch, {hidden}) for the network {self.spec}, but got "
                 f"{tuple(self.factors.shape)}. Give one for each hidden neuron."
             )
@@ -72,7 +73,7 @@ class ScaleSymmetry:
         if features.spec.axes != self.spec.axes:
             features.require_spec(self.spec, "This symmetry")
         if self.factors.ndim == 2 and len(self.factors) != len(features):
-            raise ValueError(
+            raise UserError(
                 f"This symmetry has elements for {len(self.factors)} networks, but there are {len(features)}. "
                 "Apply it to the batch it was made for."
             )

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -60,14 +61,14 @@ class SineSymmetry:
         require_sine(self.spec, self.omega)
         hidden = sum(self.spec.widths[1:-1])
         if self.flips.shape != self.turns.shape or self.flips.shape[-1:] != (hidden,) or self.flips.ndim > 2:
-            raise ValueError(
+            raise UserError(
                 f"Expected flips and turns of shape ({hidden},) or (batch, {hidden}) for the network {self.spec}, but "
                 f"got {tuple(self.flips.shape)} and {tuple(self.turns.shape)}. Give one of each for each hidden neuron."
             )
         lacks_bias = not all(layer.has_bias for layer in self.spec.layers[:-1])
         # What canonicalize makes inside a compiled model is right, and looking at values would cut its graph.
         if lacks_bias and not torch.compiler.is_compiling() and bool(self.turns[..., ~_has_bias(self.spec)].any()):
-            raise ValueError(
+            raise UserError(
                 f"Expected no half turns where a layer has no bias to shift, but got some for the network {self.spec}. "
                 "Set them to zero: without a bias a neuron has a sign only."
             )
@@ -121,7 +122,7 @@ class SineSymmetry:
         """The composition: `(g @ h)(x) == g(h(x))`; `h` may be a permutation."""
         other = self._wrap(other)
         if (other.spec.widths, other.omega) != (self.spec.widths, self.omega):
-            raise ValueError(
+            raise UserError(
                 f"Cannot compose symmetries of networks {self.spec} with omega {self.omega} and "
                 f"{other.spec} with omega {other.omega}: widths and omega must be the same."
             )
@@ -157,7 +158,7 @@ class SineSymmetry:
         if features.spec.widths != self.spec.widths:
             features.require_spec(self.spec, "This symmetry")
         if self.flips.ndim == 2 and len(self.flips) != len(features):
-            raise ValueError(
+            raise UserError(
                 f"This symmetry has elements for {len(self.flips)} networks, but there are {len(features)}. "
                 "Apply it to the batch it was made for."
             )
@@ -201,7 +202,7 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
     require_sine(spec, omega)
     networks = features.tensor[..., 0].detach()
     if networks.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
+        raise UserError(
             f"Expected networks in single or double precision, but got {networks.dtype}, which is too coarse for the "
             "phases of sines. Convert them first: features.to(torch.float32)."
         )
@@ -221,7 +222,7 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
         lowest, highest = torch.aminmax(quarters)
         if not (-largest <= lowest and highest <= largest):
             limit, low, high = (x * math.pi / 2 / omega for x in (largest, lowest.item(), highest.item()))
-            raise ValueError(
+            raise UserError(
                 f"Expected biases from {-limit:.4g} to {limit:.4g}, but got {low:.4g} to {high:.4g}: beyond that, "
                 f"{quarters.dtype} does not resolve the phases of sines with omega {omega}. Leave such networks out."
             )
@@ -266,12 +267,12 @@ def _known_omega(spec: NetworkSpec, omega: float | None) -> float:
 def require_sine(spec: NetworkSpec, omega: float) -> None:
     """Raises unless the networks can be sine networks of that frequency."""
     if spec.has_kernels or not spec.is_chain:
-        raise ValueError(
+        raise UserError(
             f"Expected sine networks, which are made of dense layers, but got {spec}. Signs and phases are symmetries "
             "of sine neurons only; for other networks use NeuronPermutation."
         )
     if not 0 < omega < math.inf:
-        raise ValueError(f"Expected omega, the frequency of the sines, to be positive and finite, but got {omega}.")
+        raise UserError(f"Expected omega, the frequency of the sines, to be positive and finite, but got {omega}.")
 
 
 def _has_bias(spec: NetworkSpec) -> Bool[Tensor, "H"]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Symmetry
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class NetworkSpec:
         else:
             _require_groups_fit(self.axes, self.groups)
         if self.convention is not None and self.convention not in CONVENTIONS:
-            raise ValueError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {self.convention!r}.")
+            raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {self.convention!r}.")
         # Plain attributes: torch.compile cannot enter the lock of a cached property.
         object.__setattr__(self, "_widths", tuple(axis.size for axis in self.axes))
 
@@ -78,7 +79,7 @@ class NetworkSpec:
             bias: Whether the layers have biases.
         """
         if len(widths) < 2:
-            raise ValueError(f"An MLP needs an input and an output width, but got {list(widths)}. Try [2, 32, 32, 1].")
+            raise UserError(f"An MLP needs an input and an output width, but got {list(widths)}. Try [2, 32, 32, 1].")
         return cls(_chain_layers(widths, [()] * (len(widths) - 1), bias, activation))
 
     @classmethod
@@ -125,12 +126,12 @@ class NetworkSpec:
         one_for_all = all(isinstance(size, int) for size in kernel)
         kernels: list[Any] = [tuple(kernel)] * num_convolutions if one_for_all else [tuple(k) for k in kernel]  # pyright: ignore[reportArgumentType]
         if num_convolutions < 1 or len(kernels) != num_convolutions:
-            raise ValueError(
+            raise UserError(
                 f"{max(num_convolutions, 0)} convolutions follow from channels {list(channels)}, but there are "
                 f"{len(kernels)} kernels. Give one kernel for all, such as (3, 3), or one for each convolution."
             )
         if pooling not in (None, "mean", "max"):
-            raise ValueError(f"Expected pooling 'mean' or 'max', or None if unknown, but got {pooling!r}.")
+            raise UserError(f"Expected pooling 'mean' or 'max', or None if unknown, but got {pooling!r}.")
         kernels += [()] * len(dense)
         layers = _chain_layers([*channels, *dense], kernels, bias, activation, stride, padding)
         return cls(layers, pooling=pooling)
@@ -237,7 +238,7 @@ class NetworkSpec:
     def fixed_axes(self, symmetry: Symmetry) -> frozenset[int]:
         """Axes that the symmetry leaves in place: none for NP, those of input and output for HNP."""
         if symmetry not in ("NP", "HNP"):
-            raise ValueError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
+            raise UserError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
         return frozenset() if symmetry == "NP" else frozenset(n for n, a in enumerate(self.axes) if a.role != "hidden")
 
     @property
@@ -250,7 +251,7 @@ class NetworkSpec:
     def require_chain(self, who: str) -> None:
         """Raises unless this is a chain of layers."""
         if not self.is_chain:
-            raise ValueError(
+            raise UserError(
                 f"{who} takes chains of dense layers and convolutions only, but got the network {self}. "
                 "NFT, NFN, NeuronGraphNet and StatNN take any network."
             )
@@ -326,7 +327,7 @@ class NetworkSpec:
             layers = tuple(LayerSpec(**{**layer, "kernel": tuple(layer["kernel"])}) for layer in data["layers"])
             return cls(layers, **known)
         except (KeyError, TypeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"Expected a network spec such as {NetworkSpec.mlp([2, 1]).to_dict()}, but got {data!r}."
             ) from error
 
@@ -339,7 +340,7 @@ class NetworkSpec:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"A network spec is stored as JSON, but this is not JSON: {text[:80]!r}.") from error
+            raise UserError(f"A network spec is stored as JSON, but this is not JSON: {text[:80]!r}.") from error
         return cls.from_dict(data)
 
     def __str__(self) -> str:
@@ -380,10 +381,10 @@ def _chain_layers(
 
 def _require_chain_fits(layers: Sequence[LayerSpec]) -> None:
     if not layers:
-        raise ValueError("A network needs at least one layer, but got none. Give the layers from input to output.")
+        raise UserError("A network needs at least one layer, but got none. Give the layers from input to output.")
     for i, (before, after) in enumerate(itertools.pairwise(layers)):
         if before.out_neurons != after.in_neurons:
-            raise ValueError(
+            raise UserError(
                 f"Layer {i + 1} has {before.out_neurons} outgoing neurons, but layer {i + 2} expects "
                 f"{after.in_neurons} incoming ones. Neighbouring layers must fit; a convolution that is flattened over "
                 "its positions does not, in a chain: pool over all positions before the dense layers."
@@ -416,16 +417,16 @@ def _require_groups_fit(axes: Sequence[Axis], groups: Sequence[Group]) -> None:
     start = 0
     for group in groups:
         if group.start != start or any(not 0 <= a < len(axes) for a in group.axes):
-            raise ValueError(f"Expected packed groups on axes 0 to {len(axes) - 1}, but got {group}.")
+            raise UserError(f"Expected packed groups on axes 0 to {len(axes) - 1}, but got {group}.")
         sizes = tuple(axes[a].size for a in group.axes)
         if group.shape[: len(sizes)] != sizes or (group.strides is not None and len(group.strides) != len(group.shape)):
-            raise ValueError(f"Expected '{group.key}' to have dimensions {sizes} for its axes, but got {group.shape}.")
+            raise UserError(f"Expected '{group.key}' to have dimensions {sizes} for its axes, but got {group.shape}.")
         parents = {axes[a].within for a in group.axes} - {None}
         if not parents <= set(group.axes):
-            raise ValueError(f"Expected '{group.key}' to hold the axes that its axes are nested in, but got {group}.")
+            raise UserError(f"Expected '{group.key}' to hold the axes that its axes are nested in, but got {group}.")
         start = group.stop
     if not groups:
-        raise ValueError("A network needs at least one group of entries, but got none.")
+        raise UserError("A network needs at least one group of entries, but got none.")
 
 
 def _read_group(data: Mapping[str, Any]) -> Group:

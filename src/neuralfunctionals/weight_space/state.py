@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Group
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
@@ -19,12 +20,12 @@ def pack_state_dict(spec: NetworkSpec, state_dict: Mapping[str, Tensor]) -> Floa
 
 def _read(group: Group, state_dict: Mapping[str, Tensor], spec: NetworkSpec) -> Tensor:
     if group.key not in state_dict:
-        raise ValueError(f"Expected the key '{group.key}' in the state_dict, but it has {sorted(state_dict)}.")
+        raise UserError(f"Expected the key '{group.key}' in the state_dict, but it has {sorted(state_dict)}.")
     tensor = state_dict[group.key]
     require_plain(group.key, tensor)
     shape = tensor_shape(group)
     if tuple(tensor.shape) != shape or not tensor.is_floating_point():
-        raise ValueError(
+        raise UserError(
             f"Expected '{group.key}' to hold real numbers of shape {shape}, but got {tensor.dtype} of shape "
             f"{tuple(tensor.shape)}. All networks of a batch must have one spec: {spec}."
         )
@@ -43,7 +44,7 @@ def require_plain(name: str, tensor: Tensor, start: str = "Expected") -> None:
         kind = "quantized" if tensor.is_quantized else "on the meta device, without values"
     else:
         return
-    raise ValueError(
+    raise UserError(
         f"{start} '{name}' to be an ordinary tensor, but it is {kind}. Convert it first, for instance with "
         "to_dense() or dequantize()."
     )
@@ -61,7 +62,7 @@ def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str
         values = vector[group.start : group.stop].view(group.shape)
         if group.strides is None:
             if group.key in result:
-                raise ValueError(f"Expected layers of different names, but the network {spec} has '{group.key}' twice.")
+                raise UserError(f"Expected layers of different names, but the network {spec} has '{group.key}' twice.")
             result[group.key] = values.clone()
             continue
         if group.key not in result:
@@ -87,12 +88,12 @@ def write_module(spec: NetworkSpec, vector: Float[Tensor, "N"], module: nn.Modul
     state = _state(module)
     missing = [group.key for group in spec.groups if group.key not in state]
     if missing:
-        raise ValueError(f"Expected a module with the tensor '{missing[0]}', but it has {sorted(state)}.")
+        raise UserError(f"Expected a module with the tensor '{missing[0]}', but it has {sorted(state)}.")
     with torch.no_grad():
         for key, value in unpack_state_dict(replace_aliases(spec), vector).items():
             if tuple(state[key].shape) != tuple(value.shape):
                 shapes = f"{tuple(value.shape)}, but got {tuple(state[key].shape)}"
-                raise ValueError(f"Expected a module whose '{key}' has shape {shapes}.")
+                raise UserError(f"Expected a module whose '{key}' has shape {shapes}.")
             state[key].copy_(value)
 
 

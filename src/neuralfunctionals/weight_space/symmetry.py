@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
 from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines
@@ -168,7 +169,7 @@ def canonicalize(
     """
     spec = features.spec
     if omega is not None and spec.is_chain and spec.activation is not None and spec.omega != omega:
-        raise ValueError(
+        raise UserError(
             f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
             "Leave omega out: the spec knows the activation."
         )

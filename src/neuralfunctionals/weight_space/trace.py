@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Axis, Group
 from neuralfunctionals.weight_space.labels import Label, alternatives, fresh, restrict
 from neuralfunctionals.weight_space.operations import Propagation, constant_labels
@@ -31,7 +32,7 @@ def trace_spec(module: nn.Module, example_inputs: Tensor | Sequence[Any] | Mappi
     module = prepare(module)
     tensors = state_tensors(module)
     if not tensors:
-        raise ValueError(f"{name} has no parameters. Expected a network with weights.")
+        raise UserError(f"{name} has no parameters. Expected a network with weights.")
     exported = _export(module, args, kwargs, name)
     _refuse_hidden_weights(module, exported, name)
     labels, propagation = _label_graph(exported, tensors)
@@ -62,11 +63,11 @@ def prepare(module: nn.Module) -> nn.Module:
     name = type(module).__name__
     lazy = [key for key, p in module.named_parameters() if nn.parameter.is_lazy(p)]
     if lazy:
-        raise ValueError(f"'{lazy[0]}' of {name} has no shape yet. Run the module once on data before reading it.")
+        raise UserError(f"'{lazy[0]}' of {name} has no shape yet. Run the module once on data before reading it.")
     try:
         return copy.deepcopy(module).cpu().eval().double()
     except RuntimeError as error:
-        raise ValueError(f"{name} could not be copied: {error}. Give a module that copy.deepcopy accepts.") from error
+        raise UserError(f"{name} could not be copied: {error}. Give a module that copy.deepcopy accepts.") from error
 
 
 @dataclass
@@ -110,7 +111,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
     except Exception as error:  # the export runs the user's code, which may raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         part = f" in its part '{entered[-1]}'" if entered else ""
-        raise ValueError(
+        raise UserError(
             f"Could not trace {name}{part}: {type(error).__name__}: {reason[0]} "
             "Check that module(*example_inputs) runs in float64 on the CPU, and that forward does not branch on the "
             "values of tensors; else name the axes yourself with NetworkSpec.from_axes."
@@ -144,7 +145,7 @@ def _refuse_hidden_weights(module: nn.Module, exported: Any, name: str) -> None:
             for tensor in values if attribute not in ("_modules", "_parameters", "_buffers") else []:
                 is_weight = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 1
                 if is_weight and id(tensor) in constants and id(tensor) not in buffers:
-                    raise ValueError(
+                    raise UserError(
                         f"{name} computes with the tensor '{path + '.' if path else ''}{attribute}', which is no "
                         "parameter or buffer, so that a state_dict does not hold it. Register it with nn.Parameter, "
                         "register_buffer or nn.ModuleList."
@@ -224,7 +225,7 @@ def _write_spec(
             )
             start = groups[-1].stop
     if not any(axis.role == "hidden" for axis in axes):
-        raise ValueError(
+        raise UserError(
             f"Found no hidden neurons in {name} that can permute. "
             + (f"Pinned: {'; '.join(propagation.notes[:3])}. " if propagation.notes else "")
             + "Expected at least two layers with neurons between them."

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Group
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -43,7 +44,7 @@ def verify_spec(
         notes += [f"'{spec.axes[n].name}' of {spec.axes[n].size} neurons is pinned: {why}" for n, why in failed.items()]
         spec = drop_axes(spec, set(failed))
         if not any(axis.role == "hidden" for axis in spec.axes):
-            raise ValueError(
+            raise UserError(
                 f"Found no hidden neurons of {runs.name} whose permutation keeps its output: {'; '.join(notes[-3:])}. "
                 "Check that forward is deterministic and uses its weights."
             )
@@ -115,9 +116,9 @@ class Runs:
             self.kept = [(w, self(spec, w)) for w in (own, *(_draw_weights(spec, seed) for seed in (1, 2)))]
             again = self(spec, own)
             if any(not torch.equal(a, b) for a, b in zip(again, self.kept[0][1], strict=True)):
-                raise ValueError(f"{self.name} gives another output each time. Expected a forward without randomness.")
+                raise UserError(f"{self.name} gives another output each time. Expected a forward without randomness.")
             if not self.kept[0][1]:
-                raise ValueError(f"{self.name} returns no tensor of real numbers, so that nothing can be compared.")
+                raise UserError(f"{self.name} returns no tensor of real numbers, so that nothing can be compared.")
         return self.kept
 
     def __call__(self, spec: NetworkSpec, weights: Tensor) -> list[Tensor]:
@@ -126,11 +127,11 @@ class Runs:
             with torch.no_grad(), _DoublePrecision():
                 output = list(_tensors(self.module(*self.args, **self.kwargs)))
         except RuntimeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{self.name} does not run in float64 on the CPU: {error}. Pass verify=False to trust the trace alone."
             ) from error
         if not all(bool(x.isfinite().all()) for x in output):
-            raise ValueError(f"{self.name} gives outputs that are not finite. Give it other example inputs.")
+            raise UserError(f"{self.name} gives outputs that are not finite. Give it other example inputs.")
         return [x.clone() for x in output]
 
     def difference(self, spec: NetworkSpec, weights: Tensor, expected: list[Tensor]) -> float:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.classify import TASK
@@ -78,22 +79,22 @@ class ClassifyTask(Task):
         form = SirenForm(omega, convention) if source == "weights" else None
         super().__init__(model, optimizer=optimizer, seed=seed, form=form)
         if source not in ("weights", "latents"):
-            raise ValueError(f"Expected to classify 'weights' or 'latents', but got {source!r}.")
+            raise UserError(f"Expected to classify 'weights' or 'latents', but got {source!r}.")
         if num_classes < 2 or not 0 <= mixup_alpha < float("inf"):
-            raise ValueError(
+            raise UserError(
                 "Expected at least two classes and an alpha of mixup of 0 or more, but got "
                 f"{num_classes} and {mixup_alpha}."
             )
         self.source: Source = source
         self.augmentation = Augmentation(augment, mirror, convention)
         if self.augmentation and source != "weights":
-            raise ValueError(f"Expected augment 'none' for latents, but got {augment!r}: only networks can be moved.")
+            raise UserError(f"Expected augment 'none' for latents, but got {augment!r}: only networks can be moved.")
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"Expected label smoothing from 0 to below 1, but got {label_smoothing}.")
+            raise UserError(f"Expected label smoothing from 0 to below 1, but got {label_smoothing}.")
         self.num_classes, self.mixup_alpha = num_classes, mixup_alpha
         self.label_smoothing = label_smoothing
         if decode_size < 0 or (decode_size and (source != "weights" or mixup_alpha)):
-            raise ValueError(
+            raise UserError(
                 "Expected to decode pictures of networks without mixup, of a size of 0 or more, but got "
                 f"decode_size {decode_size}, source '{source}' and mixup_alpha {mixup_alpha}."
             )
@@ -108,14 +109,14 @@ class ClassifyTask(Task):
                 "weights": "Latents are read by --model latent.",
                 "label": "Make it from labelled images.",
             }
-            raise ValueError(
+            raise UserError(
                 f"Expected {wanted} in {dataset.path}, but it holds {', '.join(dataset.tensor_names)}. {fix[wanted]}"
             )
         if self.source == "weights":
             super().require_data(dataset)
         labels = dataset.column("label")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
-            raise ValueError(
+            raise UserError(
                 f"Expected classes from 0 to {self.num_classes - 1}, but {dataset.path} has {int(labels.min())} to "
                 f"{int(labels.max())}. Set num_classes."
             )
@@ -123,7 +124,7 @@ class ClassifyTask(Task):
     def prepare(self, items: WeightItems) -> ClassifyBatch:
         inputs = items.features if self.source == "weights" else items.latents
         if inputs is None or items.label is None:
-            raise ValueError(f"Expected items with {self.source} and classes, but they hold {sorted(items.tensors)}.")
+            raise UserError(f"Expected items with {self.source} and classes, but they hold {sorted(items.tensors)}.")
         return ClassifyBatch(inputs, items.label)
 
     def forward(self, inputs: WeightSpaceFeatures | Float[Tensor, "B M D"]) -> Float[Tensor, "B K"]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import EDITS, WeightItems
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.edit import TASK, TURNABLE
@@ -65,10 +66,10 @@ class EditTask(Task):
     ) -> None:
         super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
         if edit not in EDITS:
-            raise ValueError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
+            raise UserError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
         self.augmentation = Augmentation(augment, convention=convention)
         if augment == "affine" or (augment == "turns" and edit not in TURNABLE):
-            raise ValueError(
+            raise UserError(
                 f"Expected augment 'none', or 'turns' for {', '.join(TURNABLE)}, but got '{augment}' for {edit}: other "
                 "edits do not commute with it."
             )
@@ -76,7 +77,7 @@ class EditTask(Task):
 
     def prepare(self, items: WeightItems) -> EditBatch:
         if items.features is None or items.image is None:
-            raise ValueError(
+            raise UserError(
                 "Editing needs networks and the images they were fitted to, but the dataset lacks them. "
                 "Make it with nf fit."
             )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightItems
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.tasks.generalization import TASK
 from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -62,12 +63,12 @@ class GeneralizationTask(Task):
     ) -> None:
         super().__init__(model, optimizer=optimizer, seed=seed)
         if loss not in _LOSSES:
-            raise ValueError(f"Expected a loss, one of {list(_LOSSES)}, but got {loss!r}.")
+            raise UserError(f"Expected a loss, one of {list(_LOSSES)}, but got {loss!r}.")
         self.loss_name = loss
 
     def prepare(self, items: WeightItems) -> AccuracyBatch:
         if items.features is None or "test_accuracy" not in items.tensors:
-            raise ValueError(
+            raise UserError(
                 "Predicting accuracy needs networks with a known test_accuracy, but the dataset lacks them. "
                 "Make it with nf zoo, or import it with nf data import small-cnn-zoo."
             )
@@ -78,7 +79,7 @@ class GeneralizationTask(Task):
         logits = self.model(features)
         if not isinstance(logits, Tensor) or logits.shape != (len(features), 1):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
+            raise UserError(
                 f"Expected a model that gives each of {len(features)} networks one number, but got {got}. "
                 'Build it with pooling="HNP" or another invariant output, and out_channels=1.'
             )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, image_values, render_images, render_patches
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.inr2array import TASK
@@ -72,20 +73,20 @@ class ReconstructTask(Task):
         super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
         missing = [name for name in ("encode", "decode", "grid_size") if not hasattr(model, name)]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"Expected an autoencoder such as Inr2Array, but {type(model).__name__} has no {', '.join(missing)}."
             )
         if target not in ("inr", "image"):
-            raise ValueError(f"Expected the target to be 'inr' or 'image', but got {target!r}.")
+            raise UserError(f"Expected the target to be 'inr' or 'image', but got {target!r}.")
         self.target: Target = target
         if augment == "affine" and target == "image":
-            raise ValueError("Expected augment 'none' or 'turns' with target 'image': affine maps move networks only.")
+            raise UserError("Expected augment 'none' or 'turns' with target 'image': affine maps move networks only.")
         self.augmentation = Augmentation(augment, convention=convention)
         self.omega, self.convention = omega, convention
 
     def prepare(self, items: WeightItems) -> ReconstructBatch:
         if items.features is None or items.image is None:
-            raise ValueError(
+            raise UserError(
                 "Reconstruction needs networks and the images they were fitted to, but the dataset lacks them. "
                 "Make it with nf fit."
             )
