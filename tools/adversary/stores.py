@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -129,7 +130,8 @@ READINGS = (
     Reading("judge", ("predict", "judge", "--weights", "cnn.safetensors")),
     Reading("judge", ("evaluate", "judge", "--data", "zoo")),
 )
-IGNORED = ("seconds", "started", "second", "UTC")
+_MADE = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+"""When a report was made, which stands in it."""
 HARMLESS = ("README.md", "SHA256SUMS")
 """Files that change nothing: the card of a model, and the list of checksums itself."""
 
@@ -138,7 +140,7 @@ def written(out: Path) -> dict[str, bytes]:
     """What a command wrote and can be compared: weights, latents, tables; not times and dates."""
     found = contents(out, *out.parent.glob("OUT.*"))
     kept = (".safetensors", ".npy", ".npz", ".pth", ".gz")
-    return {name: data for name, data in found.items() if name.endswith(kept) or name.endswith("/.")}
+    return {name: _MADE.sub(b"", data) for name, data in found.items() if name.endswith((*kept, "/."))}
 
 
 def carry_out(reading: Reading, folder: Path, *, real: bool) -> tuple[Outcome, dict[str, bytes]]:
