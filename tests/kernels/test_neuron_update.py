@@ -128,8 +128,8 @@ def test_nan_stays_in_its_network():
 def test_the_operator_keeps_the_rules_of_custom_operators(behind):
     tensors = [t.requires_grad_() for t in make(behind=behind)]
     arguments = tensors, [len(behind)], True
-    # What is kept for the backward pass is no result: its gradient is never asked for.
-    checks = "test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"
+    # What is kept for the backward pass is no result: it has gaps with any values, and no gradient.
+    checks = "test_schema", "test_autograd_registration", "test_faketensor"
     torch.library.opcheck(torch.ops.neuralfunctionals.neuron_update, arguments, test_utils=checks, rtol=1e-4, atol=1e-4)
 
 

@@ -1,8 +1,8 @@
 // One update of a layer of neurons, h + W2 gelu(W1 LN[h, messages] + b1) + b2, with its gradients.
 //
 // A thread takes some networks at a time, about a hundred neurons, and goes through all steps before it takes the next,
-// so that what lies between the steps stays in its cache. Kept for the backward pass are the values before the GELU;
-// messages are summed again. Sums over networks are taken in an order that depends on the number of threads alone.
+// so that what lies between the steps stays in its cache. Kept for the backward pass are the standardised rows and the
+// values before the GELU. Sums over networks are taken in an order that depends on the number of threads alone.
 //
 // The scale and shift of the norm are moved into W1 and b1, so that rows are only standardised:
 // W1 (s x + t) + b1 = (W1 s) x + (W1 t + b1).
@@ -188,20 +188,32 @@ void fold_norm(const Update& u, float* w1, float* b1) {
   }
 }
 
-// `hidden` is kept tile by tile, each in panels, or not at all.
-void update_tiles(const Update& u, const float* w1, const float* b1, int64_t tile, int64_t end, float* y, float* hidden) {
+// What is kept for the backward pass, tile by tile, each in panels.
+struct Kept {
+  float *hidden, *x, *inverse;
+  // From the first network of a tile; panels of x may have one row more than the tile.
+  Kept(float* p, const Update& u, int64_t first)
+      : hidden(p + first * u.neurons * u.hidden),
+        x(p + u.batch * u.neurons * u.hidden + first * (u.neurons + 1) * u.seen()),
+        inverse(p + u.batch * (u.neurons * u.hidden + (u.neurons + 1) * u.seen()) + first * u.neurons) {}
+};
+
+// `kept` may be null.
+void update_tiles(const Update& u, const float* w1, const float* b1, int64_t tile, int64_t end, float* y, float* kept) {
   const int64_t n = u.neurons, C = u.channels, D = u.seen(), E = u.hidden, most = u.at_once() * n;
   scratch.reserve(E * D + E * C + size_of_panels(most, D) + 2 * most * E + most + Messages::size(u) + 16 * W);
-  const Panels w1t{scratch.take(E * D), D}, w2t{scratch.take(E * C), E}, x = take_panels(most, D);
-  float *own_hidden = scratch.take(most * E), *activated = scratch.take(most * E), *inverse = scratch.take(most);
+  const Panels w1t{scratch.take(E * D), D}, w2t{scratch.take(E * C), E}, own_x = take_panels(most, D);
+  float *own_hidden = scratch.take(most * E), *activated = scratch.take(most * E), *own_inverse = scratch.take(most);
   const Messages messages(u);
   pack_transposed(w1, E, D, w1t);
   pack_transposed(u.w2, C, E, w2t);
   for (; tile < end; tile++) {
     const int64_t first = tile * u.at_once(), last = std::min(first + u.at_once(), u.batch), rows = (last - first) * n;
-    const Panels before{hidden ? hidden + first * n * E : own_hidden, rows}, after{activated, rows};
+    const Kept here_kept(kept, u, first);
+    const Panels before{kept ? here_kept.hidden : own_hidden, rows}, after{activated, rows};
+    const Panels x = kept ? Panels{here_kept.x, rows | 1} : own_x;
     see(u, first, last, messages, x);
-    standardize(rows, D, x, inverse);
+    standardize(rows, D, x, kept ? here_kept.inverse : own_inverse);
     multiply(rows, E, D, x, w1t, before, b1);
     gelu(before.p, rows * E, after.p);
     const int64_t here = first * n * C;
@@ -219,32 +231,31 @@ struct UpdateGradients {
   }
 };
 
-void update_backward_tiles(const Update& u, const float* w1, int64_t tile, int64_t end, const float* hidden,
+void update_backward_tiles(const Update& u, const float* w1, int64_t tile, int64_t end, float* kept,
                            const float* y_gradient, float* state_gradient, float* const* weight_gradients,
                            float* const* behind_gradients, const UpdateGradients& total) {
   const int64_t n = u.neurons, C = u.channels, D = u.seen(), E = u.hidden, most = u.at_once() * n;
-  scratch.reserve(E * D + E * C + 2 * size_of_panels(most, D) + size_of_panels(most, C) + 2 * most * E + most +
-                  Messages::size(u) + 16 * W);
-  const Panels w1p{scratch.take(E * D), E}, w2p{scratch.take(E * C), C}, x = take_panels(most, D);
-  const Panels x_gradient = take_panels(most, D), y = take_panels(most, C);
-  float *activated = scratch.take(most * E), *h_gradient = scratch.take(most * E), *inverse = scratch.take(most);
+  scratch.reserve(E * D + E * C + size_of_panels(most, D) + size_of_panels(most, C) + 2 * most * E + Messages::size(u) +
+                  16 * W);
+  const Panels w1p{scratch.take(E * D), E}, w2p{scratch.take(E * C), C};
+  const Panels storage = take_panels(most, D), y = take_panels(most, C);
+  float *activated = scratch.take(most * E), *h_gradient = scratch.take(most * E);
   const Messages messages(u);
   pack(w1, E, D, w1p);
   pack(u.w2, C, E, w2p);
   for (; tile < end; tile++) {
     const int64_t first = tile * u.at_once(), last = std::min(first + u.at_once(), u.batch), rows = (last - first) * n;
-    const Panels h{activated, rows}, g_h{h_gradient, rows};
-    see(u, first, last, messages, x);
-    standardize(rows, D, x, inverse);
+    const Kept here(kept, u, first);
+    const Panels h{activated, rows}, g_h{h_gradient, rows}, x{here.x, rows | 1}, x_gradient{storage.p, rows | 1};
     pack(y_gradient + first * n * C, rows, C, y);
     multiply(rows, E, C, y, w2p, g_h);
-    gelu_backward(hidden + first * n * E, rows * E, h.p, g_h.p);
+    gelu_backward(here.hidden, rows * E, h.p, g_h.p);
     multiply_transposed(C, E, rows, y, h, Target(total.w2, E), true);
     multiply_transposed(E, D, rows, g_h, x, Target(total.w1, D), true);
     add_rows(total.b2, rows, C, y);
     add_rows(total.b1, rows, E, g_h);
     multiply(rows, D, E, g_h, w1p, x_gradient);
-    standardize_backward(rows, D, x, inverse, x_gradient);
+    standardize_backward(rows, D, x, here.inverse, x_gradient);
     for (int64_t c = 0; c < C; c += W)
       for (int64_t r = 0; r < rows; r++)
         for (int64_t i = (first * n + r) * C + c, half = 0; half < W; half += LANES)
@@ -259,7 +270,7 @@ extern "C" {
 
 int neuron_update(int64_t batch, int64_t neurons, int64_t channels, int64_t hidden_channels, int64_t gates,
                   int64_t neighbours, const int64_t* num_behind, const float* state, const float* const* weights,
-                  const float* const* behind, const float* const* parameters, int64_t threads, float* y, float* hidden) {
+                  const float* const* behind, const float* const* parameters, int64_t threads, float* y, float* kept) {
   const float* const* p = parameters;
   const Update u{batch, neurons, channels, hidden_channels, gates, neighbours, num_behind, state, weights,
                  behind, p[0], p[1], p[2], p[3], p[4], p[5]};
@@ -267,7 +278,7 @@ int neuron_update(int64_t batch, int64_t neurons, int64_t channels, int64_t hidd
     std::vector<float> w1(hidden_channels * u.seen()), b1(hidden_channels);
     fold_norm(u, w1.data(), b1.data());
     return in_parallel(u.num_tiles(), threads, [&](int64_t, int64_t first, int64_t last) {
-      if (first < last) update_tiles(u, w1.data(), b1.data(), first, last, y, hidden);
+      if (first < last) update_tiles(u, w1.data(), b1.data(), first, last, y, kept);
     });
   } catch (const std::bad_alloc&) {
     return 1;
@@ -278,7 +289,7 @@ int neuron_update(int64_t batch, int64_t neurons, int64_t channels, int64_t hidd
 int neuron_update_backward(int64_t batch, int64_t neurons, int64_t channels, int64_t hidden_channels, int64_t gates,
                            int64_t neighbours, const int64_t* num_behind, const float* state,
                            const float* const* weights, const float* const* behind, const float* const* parameters,
-                           int64_t threads, const float* hidden, const float* y_gradient, float* state_gradient,
+                           int64_t threads, float* kept, const float* y_gradient, float* state_gradient,
                            float* const* weight_gradients, float* const* behind_gradients, float* const* gradients) {
   const float* const* p = parameters;
   const Update u{batch, neurons, channels, hidden_channels, gates, neighbours, num_behind, state, weights,
@@ -290,7 +301,7 @@ int neuron_update_backward(int64_t batch, int64_t neurons, int64_t channels, int
     const int status = in_parallel(u.num_tiles(), threads, [&](int64_t t, int64_t first, int64_t last) {
       if (first == last) return;
       own[t].resize(UpdateGradients::count(u));
-      update_backward_tiles(u, w1.data(), first, last, hidden, y_gradient, state_gradient, weight_gradients,
+      update_backward_tiles(u, w1.data(), first, last, kept, y_gradient, state_gradient, weight_gradients,
                             behind_gradients, UpdateGradients::in(own[t].data(), u));
     });
     std::vector<float> sums(UpdateGradients::count(u));

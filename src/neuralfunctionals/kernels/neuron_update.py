@@ -93,8 +93,10 @@ def _backward(gradient: Tensor, hidden: Tensor, tensors: Tensors, numbers: Numbe
 
 
 def _kept_shape(tensors: Tensors) -> tuple[int, ...]:
-    """Of the values before the GELU, kept in an order of the operator's own."""
-    return tensors[0].shape[0] * tensors[0].shape[1], tensors[-4].shape[0]
+    """Of what `Kept` in the C++ file holds: values before the GELU, standardized rows, their factors."""
+    batch, neurons, _ = tensors[0].shape
+    hidden, seen = tensors[-4].shape
+    return (batch * (neurons * hidden + (neurons + 1) * seen + neurons),)
 
 
 _UPDATE = Operation(

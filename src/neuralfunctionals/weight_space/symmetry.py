@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Axes: B input networks, H hidden neurons of all layers in order.
 
 
+@runtime_checkable
 class SymmetryElement(Protocol):
     """One symmetry of a network: `NeuronPermutation`, `SineSymmetry` and `ScaleSymmetry` are such elements.
 
