@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "config": {"errors", "json_files"},
     "native": {"errors"},
     "budget": {"errors"},
-    "shipped": set(),
+    "shipped": {"errors"},
     "weight_space": {"errors"},
     "layers": {"errors", "weight_space", "inr", "native"},
     "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},

@@ -111,14 +111,19 @@ def test_latents_and_accuracies(digits):
     assert len(nf.pipeline("cnn-accuracy")([build_cnn(), build_cnn()])) == 2
 
 
-def test_a_module_settles_what_names_and_shapes_leave_open(classify):
-    spec = nf.NetworkSpec.mlp([2, 32, 32, 1])
-    first, second = nn.Linear(2, 32), nn.Linear(32, 32)
-    named = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(32, 1))
-    assert nf.NetworkSpec.from_module(named) == spec
-    content = {f"model.{name}": x for name, x in named.state_dict().items()}
-    assert classify(content, module=named) == classify(content)
-    assert classify(content, layers=["model.0", "model.2", "model.4"]) == classify(content)
+def test_a_module_settles_what_names_and_shapes_leave_open(classify, digits, expected):
+    content = {f"model.{name}": x for name, x in digits[0].state_dict().items()}
+    names = [f"model.{layer.name}" for layer in nf.NetworkSpec.from_module(digits[0]).layers]
+    assert classify(content, module=digits[0]).label == expected[0]
+    assert classify(content, layers=names).label == expected[0]
+
+
+def test_networks_of_another_activation_are_refused(classify):
+    other = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    with pytest.raises(ValueError, match="tanh"):
+        classify(other)
+    with pytest.raises(ValueError, match="tanh"):
+        classify(other.state_dict(), module=other)
 
 
 @pytest.mark.parametrize(

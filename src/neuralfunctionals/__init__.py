@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         SineSymmetry,
         WeightSpaceFeatures,
         canonicalize,
+        functional_call,
     )
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _PLACES = {
     "canonicalize": "weight_space",
     "experiment": "recipes",
     "from_pretrained": "models",
+    "functional_call": "weight_space",
     "list_pretrained": "pipelines",
     "pipeline": "pipelines",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "data",
     "experiment",
     "from_pretrained",
+    "functional_call",
     "inr",
     "layers",
     "list_pretrained",

@@ -75,12 +75,13 @@ class Pipeline:
             networks = WeightDataset(networks)
         if isinstance(networks, WeightDataset):
             return self._run_store(networks, omega, convention)
-        given = read_given(networks, layers=layers, module=module)
-        return self._run(given, self._choose_form(omega, convention, given.form, "the networks"))
+        is_read = isinstance(networks, GivenNetworks)
+        given = networks if is_read else read_given(networks, layers=layers, module=module)
+        return self._run(given, self.choose_form(omega, convention, known=given.form))
 
     def _run_store(self, dataset: WeightDataset, omega: float | None, convention: str | None) -> Any:
         known = SirenForm.from_provenance(dataset.provenance)
-        form = self._choose_form(omega, convention, known, dataset.path)
+        form = self.choose_form(omega, convention, known=known, where=dataset.path)
         features = dataset[:].features
         if features is None:
             raise UserError(
@@ -88,9 +89,10 @@ class Pipeline:
             )
         return self._run(GivenNetworks(features.to(torch.float32), False, lambda new: new), form)
 
-    def _choose_form(
-        self, omega: float | None, convention: str | None, known: SirenForm | None, where: object
+    def choose_form(
+        self, omega: float | None, convention: str | None, *, known: SirenForm | None, where: object = "the networks"
     ) -> SirenForm | None:
+        """Frequency and convention of sine networks: as asked for, or known, or those of the model's own."""
         assumed = self.task.form
         if assumed is None:
             return None

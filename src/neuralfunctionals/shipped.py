@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
+
+from neuralfunctionals.errors import UserError
 
 _FOLDER = Path(__file__).parent / "pretrained"
 
@@ -18,5 +21,12 @@ def find_shipped(name: str | os.PathLike[str]) -> Path:
         >>> find_shipped("some/run")
         PosixPath('some/run')
     """
-    path = Path(name)
-    return _FOLDER / os.fspath(name) if os.fspath(name) in SHIPPED and not path.is_dir() else path
+    path, word = Path(name), os.fspath(name)
+    if path.is_dir() or word not in SHIPPED:
+        close = [] if path.exists() else get_close_matches(word, SHIPPED, n=1, cutoff=0.8)
+        if close:
+            raise UserError(
+                f"Found no run or model '{word}'. Did you mean {close[0]}? nf models lists what is shipped."
+            )
+        return path
+    return _FOLDER / word

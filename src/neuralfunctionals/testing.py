@@ -21,9 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space import Group, NetworkSpec, NeuronPermutation, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import (
+    Group,
+    NetworkSpec,
+    NetworkSymmetry,
+    NeuronPermutation,
+    Symmetry,
+    SymmetryElement,
+    WeightSpaceFeatures,
+    functional_call,
+)
+from neuralfunctionals.weight_space.verify import Runs
 
-__all__ = ["assert_equivariant", "assert_invariant", "assert_minimal", "random_features"]
+__all__ = ["assert_equivariant", "assert_invariant", "assert_minimal", "assert_preserves", "random_features"]
 
 
 def random_features(
@@ -45,7 +55,7 @@ def assert_equivariant(
     *,
     spec: NetworkSpec | None = None,
     in_channels: int | None = None,
-    symmetry: Symmetry | None = None,
+    symmetry: Symmetry | NetworkSymmetry | None = None,
     tolerance: float | None = None,
     trials: int = 4,
     seed: int = 0,
@@ -56,7 +66,8 @@ def assert_equivariant(
         module: Takes features, returns features. Checked in evaluation mode, in its own precision.
         spec: The networks it takes; by default `module.spec`.
         in_channels: Their channels; by default `module.in_channels`.
-        symmetry: `"NP"` or `"HNP"`; by default `module.symmetry`.
+        symmetry: `"NP"`, `"HNP"`, or the symmetry of a spec, `spec.symmetry`, which may hold signs, phases and scales
+            too; the module's answers are then taken for differences of networks. Defaults to `module.symmetry`.
         tolerance: Largest difference, relative to the largest output; by default 1e-10 in float64, else 1e-5.
         trials: How many permutations are tried.
         seed: Seed of features and permutations.
@@ -71,13 +82,13 @@ def assert_equivariant(
                     f"{type(module).__name__} returned {type(after).__name__} where equivariance needs features. "
                     "For a module that returns a tensor use assert_invariant."
                 )
-            moved = permutation(after)
+            moved = permutation.on_differences(after)
             difference = (moved.tensor - before.tensor).abs()
             if _exceeds(difference, moved.tensor, tolerance):
                 group = max(moved.spec.groups, key=lambda g: difference[:, g.start : g.stop].max().item())
                 raise AssertionError(
                     f"{type(module).__name__} is not {subject.symmetry}-equivariant: permuting neurons before and "
-                    f"after it differs by {difference.max():.3g}, most in the {group.kind} of layer {group.layer} "
+                    f"after it differs by {difference.max():.3g}, most in the {group} "
                     f"(outputs up to {moved.tensor.abs().max():.3g}, permutation {trial} of seed {seed})."
                 )
 
@@ -87,7 +98,7 @@ def assert_invariant(
     *,
     spec: NetworkSpec | None = None,
     in_channels: int | None = None,
-    symmetry: Symmetry | None = None,
+    symmetry: Symmetry | NetworkSymmetry | None = None,
     tolerance: float | None = None,
     trials: int = 4,
     seed: int = 0,
@@ -135,6 +146,7 @@ def assert_minimal(
     Arguments as for `assert_equivariant`; the check runs on a copy in float64.
     """
     subject = _Subject.of(module, spec, in_channels, symmetry)
+    assert not isinstance(subject.symmetry, NetworkSymmetry)
     module = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(seed)
     with _evaluation(module):
@@ -149,18 +161,80 @@ def assert_minimal(
                 )
 
 
+def assert_preserves(
+    symmetry: NetworkSymmetry,
+    network: nn.Module | NetworkSpec,
+    inputs: Any = None,
+    *,
+    tolerance: float = 1e-9,
+    trials: int = 4,
+    seed: int = 0,
+) -> None:
+    """Asserts that elements of a symmetry keep the function of a network.
+
+    Args:
+        symmetry: What to check, such as `spec.symmetry`.
+        network: A module, run in float64 and evaluation mode with its own weights and with random ones; or a spec that
+            knows its function, run with random weights.
+        inputs: What the network is called with. Defaults to random points for an MLP's spec.
+        tolerance: Largest difference, relative to the largest output.
+        trials: How many elements are tried.
+        seed: Seed of weights and elements.
+
+    Example:
+        >>> import neuralfunctionals as nf
+        >>> spec = nf.NetworkSpec.mlp([2, 5, 1], activation="tanh")
+        >>> assert_preserves(spec.symmetry, spec)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for trial in range(trials):
+        element = symmetry.sample(generator=generator)
+        difference = _change_of_function(element, network, inputs, seed + trial)
+        if not difference <= tolerance:
+            raise AssertionError(
+                f"The {symmetry} do not keep the function of {_name_of(network)}: an element changes its output by "
+                f"{difference:.3g}, relative to the largest value (element {trial} of seed {seed})."
+            )
+
+
+def _change_of_function(element: SymmetryElement, network: nn.Module | NetworkSpec, inputs: Any, seed: int) -> float:
+    if isinstance(network, nn.Module):
+        if inputs is None:
+            raise UserError("Expected the inputs that the module is called with: assert_preserves(symmetry, m, (x,)).")
+        runs = Runs(network, inputs)
+        pairs = runs.draws(element.spec)
+        features = [WeightSpaceFeatures.from_vectors(element.spec, weights[None]) for weights, _ in pairs]
+        return max(
+            runs.difference(element.spec, element(x).to_vectors()[0], output)
+            for x, (_, output) in zip(features, pairs, strict=True)
+        )
+    features = random_features(network, seed=seed)
+    if inputs is None:
+        inputs = torch.randn(16, network.widths[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    before, after = functional_call(features, inputs), functional_call(element(features), inputs)
+    return float((after - before).abs().max() / before.abs().max().clamp(min=1.0))
+
+
+def _name_of(network: nn.Module | NetworkSpec) -> str:
+    return type(network).__name__ if isinstance(network, nn.Module) else f"the network {network}"
+
+
 @dataclass(frozen=True)
 class _Subject:
     """What the checks need to know of a module."""
 
     spec: NetworkSpec
     in_channels: int
-    symmetry: Symmetry
+    symmetry: Symmetry | NetworkSymmetry
     dtype: torch.dtype
 
     @classmethod
     def of(
-        cls, module: nn.Module, spec: NetworkSpec | None, in_channels: int | None, symmetry: Symmetry | None
+        cls,
+        module: nn.Module,
+        spec: NetworkSpec | None,
+        in_channels: int | None,
+        symmetry: Symmetry | NetworkSymmetry | None,
     ) -> _Subject:
         parts = list(module) if isinstance(module, nn.Sequential) else [module]
         described = [p for p in parts if hasattr(p, "spec")]
@@ -181,9 +255,11 @@ class _Subject:
             dtype=tensors[0].dtype if tensors else torch.float64,
         )
 
-    def draw(self, seed: int) -> tuple[WeightSpaceFeatures, NeuronPermutation]:
+    def draw(self, seed: int) -> tuple[WeightSpaceFeatures, SymmetryElement]:
         features = random_features(self.spec, self.in_channels, dtype=self.dtype, seed=seed)
         generator = torch.Generator().manual_seed(seed + 1)
+        if isinstance(self.symmetry, NetworkSymmetry):
+            return features, self.symmetry.sample(generator=generator)
         return features, NeuronPermutation.random(self.spec, self.symmetry, generator=generator)
 
 

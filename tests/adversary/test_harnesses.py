@@ -8,18 +8,26 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "tools" / "adversary"
+RUN = Path(__file__).parents[2] / "tools" / "adversary" / "run.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["stores", "kills", "page"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["numerics", "libraries", "files", "stores", "kills", "page"])
 def test_nothing_happens_that_must_not(name):
     result = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py", "--short"],
+        [sys.executable, RUN, name, "--json"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    counts = json.loads(result.stdout.splitlines()[-1])
-    assert (result.returncode, counts["failures"]) == (0, []), result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    (counts,) = found["harnesses"]
+    assert (result.returncode, found["failed"], counts["failures"]) == (0, 0, []), result.stderr
     assert counts["trials"] > 5
+
+
+def test_a_name_that_is_no_harness_is_refused():
+    result = subprocess.run([sys.executable, RUN, "nothing"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "expected names among numerics, libraries" in result.stderr

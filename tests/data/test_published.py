@@ -292,3 +292,9 @@ def test_networks_that_a_format_cannot_keep_are_refused(tmp_path):
 def test_impossible_frequencies_are_refused(store, tmp_path, omega):
     with pytest.raises(ValueError, match="positive and finite"):
         import_networks("npz", store, tmp_path / "s", omega=omega)
+
+
+def test_a_size_of_images_that_cannot_be_rendered_is_refused(tmp_path):
+    torch.save(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).state_dict(), tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="An image of 1000000x1000000 would take 3.64 TiB"):
+        import_networks("state-dicts", tmp_path, tmp_path / "s", image_size=(1_000_000, 1_000_000))

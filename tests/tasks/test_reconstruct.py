@@ -1,9 +1,11 @@
 import pytest
 import torch
+from neuralfunctionals.tasks.reconstruct import ReconstructBatch
 from torch import nn
 
 from neuralfunctionals.inr import Siren, image_values, render_images
 from neuralfunctionals.models import NFT, Inr2Array
+from neuralfunctionals.recipes import open_run
 from neuralfunctionals.tasks import (
     EvalBatches,
     OptimizerConfig,
@@ -14,7 +16,6 @@ from neuralfunctionals.tasks import (
     nearest,
     train,
 )
-from neuralfunctionals.tasks.inr2array.task import ReconstructBatch
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
 
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
@@ -140,3 +141,15 @@ def test_overfits_eight_networks(sirens, tmp_path):
     task.load_state_dict(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
     after = evaluate(task, EvalBatches(few.split("train"), task.prepare, batch_size=8))
     assert after["mse"] < 0.2 * before["mse"]
+
+
+def test_latents_that_are_not_finite_are_refused():
+    sirens = WeightSpaceFeatures.from_modules([Siren(seed=n) for n in range(3)])
+    for weight in sirens.weights:  # large biases are refused before, as their phases are lost
+        weight[1] *= 1e37
+    task = open_run("digits-inr2array").task
+    assert bool(task.encode(sirens[:1]).isfinite().all())
+    with pytest.raises(ValueError, match="answer for network 1 is not finite"):
+        task.encode(sirens)
+    with pytest.raises(ValueError, match="answer for network 1 is not finite"):
+        open_run("digits-classify").task.classify(sirens)

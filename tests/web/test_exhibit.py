@@ -51,7 +51,7 @@ def test_what_is_no_symmetry_is_called_a_change(models, exhibit):
     changes = after.changes(before)
     assert changes.image > 1 / 255
     assert not changes.same_answers
-    assert "gave another answer" in cards.changes_card(before, after, changes)
+    assert "gave a different answer" in cards.changes_card(before, after, changes)
 
 
 class Shown(torch.nn.Module):

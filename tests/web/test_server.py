@@ -86,6 +86,18 @@ def test_the_page_and_its_actions(server, client):
 
 
 @pytest.mark.slow
+def test_own_networks_and_classifiers(server, client):
+    visitor = Visitor(client, server.url, "owner")
+    for source, reason in (("network:30:paper:/etc/passwd", "data URL"), (f"network:30:paper:{url(b'x')}", "network")):
+        assert reason in visitor.call("fit", source)[1]
+    with pytest.raises(ConnectionError, match="no network yet"):
+        visitor.call("shuffle_cnn")
+    assert "cannot be read as a network" in visitor.call("open_cnn", url(b"x"))[1]
+    assert 'id="nf-predicted"' in visitor.call("open_cnn", "sample:2")[3]
+    assert "stayed the same" in visitor.call("shuffle_cnn")[3]
+
+
+@pytest.mark.slow
 def test_visitors_do_not_see_each_others_networks(server, client):
     visitors = [Visitor(client, server.url, f"visitor-{k}") for k in range(2)]
     pictures = [visitor.call("fit", f"sample:{k}")[3] for k, visitor in enumerate(visitors)]

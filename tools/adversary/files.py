@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 from crafted import CANARY, CRAFTED, Maker, repack
-from trials import Outcome, Tally, Worker, command, nf, one_line, parser, run_forked, warm_up, workshop
+from trials import Outcome, Tally, Worker, command, nf, one_line, parser, run_forked, slowness, warm_up, workshop
 
 MEMORY = 2 << 30
 SECONDS = 20.0
@@ -197,19 +197,14 @@ def limited(work: Callable[[], int], folder: Path) -> Callable[[], int]:
 
 def carry_out(importer: Importer, folder: Path, *, real: bool) -> Outcome:
     if not real:
-        return Worker(limited(nf(*importer.words), folder), folder.parent).wait(SECONDS * _slowness())
+        return Worker(limited(nf(*importer.words), folder), folder.parent).wait(SECONDS * slowness())
 
     def start() -> int:
         call = command(*importer.words)
         os.execv(call[0], call)
 
     # It also imports everything: that is not what is measured.
-    return Worker(limited(start, folder), folder.parent).wait(4 * SECONDS * _slowness())
-
-
-def _slowness() -> float:
-    """Others may use the processor too: seconds are those of a machine that does nothing else."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return Worker(limited(start, folder), folder.parent).wait(4 * SECONDS * slowness())
 
 
 def judge(importer: Importer, folder: Path, outcome: Outcome) -> str:

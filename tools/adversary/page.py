@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from trials import Tally, command, parser, workshop
+from trials import Tally, command, parser, slowness, workshop
 
 HEADER_SECONDS = 10.0
 """What `neuralfunctionals.web.connections` promises."""
@@ -140,9 +140,15 @@ async def crowd(page: Page, fits: int, idle: int, tally: Tally, dice: random.Ran
             tally.add("acts afterwards", "answered" if not problem else "refused", problem)
         closed = await asyncio.gather(*waiting)
         for seconds in closed:
-            late = seconds is None or seconds > BODY_SECONDS + HEADER_SECONDS + 10
+            late = seconds is None or seconds > BODY_SECONDS + HEADER_SECONDS + 10 * slowness()
             tally.add("half-open connections", "kept" if late else "closed", f"after {seconds} s" if late else "")
-        tally.numbers |= {"fits": fits, "fits_seconds": round(elapsed, 1), "half_open": idle}
+        slowest = max((seconds for seconds in closed if seconds is not None), default=0.0)
+        tally.numbers |= {
+            "closed_after_seconds": round(slowest, 1),
+            "fits": fits,
+            "fits_seconds": round(elapsed, 1),
+            "half_open": idle,
+        }
 
 
 HOSTILE: tuple[bytes, ...] = (

@@ -242,6 +242,11 @@ def wait_or_spend(process: int, end: int, timeout: float, spend: float | None) -
     return False
 
 
+def slowness() -> float:
+    """Others may use the processor too: limits in seconds are those of a machine that does nothing else."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def nf(*words: object) -> Callable[[], int]:
     """A command as work for a forked worker."""
 

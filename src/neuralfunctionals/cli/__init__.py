@@ -14,13 +14,13 @@ import jsonargparse
 
 from neuralfunctionals import __version__
 from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
-from neuralfunctionals.cli import data, demo, latents, make, report, serve, sweep, train
+from neuralfunctionals.cli import data, demo, latents, make, networks, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command, print_table, printable, say
 from neuralfunctionals.errors import UserError
 
 COMMANDS: dict[str, Command] = {
     name: command
-    for part in (demo, make, data, train, latents, sweep, report, serve)
+    for part in (demo, networks, make, data, train, latents, sweep, report, serve)
     for name, command in part.COMMANDS.items()
 }
 """All commands by the words that call them."""
@@ -117,5 +117,8 @@ def _print_help(words: Sequence[str]) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    lines = [(name, json.dumps(v) if isinstance(v, (dict, list)) else str(v)) for name, v in result.items()]
-    print_table((), lines)
+    cells = {
+        name: json.dumps(value) if isinstance(value, (dict, list)) else printable(str(value))
+        for name, value in result.items()
+    }
+    print_table((), cells.items())

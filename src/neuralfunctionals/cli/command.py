@@ -42,7 +42,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(*names, box=None, header_style="bold", show_header=bool(names))
     for row in rows:
         # As it is: names of files may hold what rich takes for markup.
-        table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=100_000)).print(table)
 

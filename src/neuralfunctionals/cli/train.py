@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
-from neuralfunctionals.cli.command import Command, Run, print_table, say
+from neuralfunctionals.cli.command import Command, Run, print_table
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -169,71 +169,6 @@ def _evaluate(arguments: Any) -> dict[str, Any]:
     return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
 
 
-def _open_for(run: str, method: str, recipes: str) -> Any:
-    """A run whose task can do something, such as `edit`."""
-    from neuralfunctionals.recipes import open_run
-
-    opened = open_run(run)
-    if not hasattr(opened.task, method):
-        raise UserError(f"Expected a run of a recipe {recipes}/..., but {run} is one of {opened.run.recipe}.")
-    return opened
-
-
-# nf edit
-
-
-def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", help="the directory of a finished run of an edit/ recipe")
-    add("--weights", required=True, metavar="FILE", help="a state_dict (.pth, .pt, .safetensors) or many (.npz)")
-    add("--out", required=True, metavar="FILE", help="where the edited networks go, in the same format")
-    add("--omega", type=float, help="frequency of the file's networks; defaults to an npz's own, or the model's")
-    add("--convention", metavar="NAME", help="their SIREN convention, paper or dws; defaults likewise")
-    add("--force", action="store_true", help="replace a file that is there")
-
-
-def _edit(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data.network_files import read_form, read_networks, write_networks
-    from neuralfunctionals.inr import SirenForm
-
-    opened = _open_for(arguments.run, "edit", "edit")
-    if os.path.exists(arguments.out) and not arguments.force:
-        raise UserError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
-    networks, known = read_networks(arguments.weights), read_form(arguments.weights)
-    assumed = opened.task.form or SirenForm(30.0)
-    form = SirenForm.choose(
-        arguments.omega, arguments.convention, known=known, assumed=assumed, where=arguments.weights
-    )
-    write_networks(arguments.out, opened.task.edit(networks, form=form), form=form)
-    if known is None and None in (arguments.omega, arguments.convention):
-        say(
-            f"{arguments.weights} was taken to hold sine networks with {form}, as the model was trained on. "
-            "If they are others, say so with --omega and --convention."
-        )
-    return {
-        "networks": len(networks),
-        "edit": getattr(opened.task, "edit_name", opened.run.recipe),
-        "out": os.fspath(arguments.out),
-    }
-
-
-# nf predict
-
-
-def _add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run", metavar="RUN", help="the directory of a finished run of a generalization/ recipe")
-    add("--weights", required=True, metavar="FILE", help="a state_dict (.pth, .pt, .safetensors) or many (.npz)")
-
-
-def _predict(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data.network_files import read_networks
-
-    opened = _open_for(arguments.run, "predict", "generalization")
-    accuracies = opened.task.predict(read_networks(arguments.weights)).tolist()
-    return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
-
-
 # nf reproduce
 
 
@@ -313,17 +248,5 @@ COMMANDS = {
         "nf evaluate /tmp/run --split test --json",
         _add_evaluate_arguments,
         _evaluate,
-    ),
-    "edit": Command(
-        "Edit networks from a file with a trained editor.",
-        "nf edit /tmp/run --weights siren.pth --out dilated.pth",
-        _add_edit_arguments,
-        _edit,
-    ),
-    "predict": Command(
-        "Predict the test accuracies of networks from a file.",
-        "nf predict /tmp/run --weights cnn.pth",
-        _add_predict_arguments,
-        _predict,
     ),
 }

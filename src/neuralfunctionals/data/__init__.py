@@ -2,7 +2,7 @@
 
 from neuralfunctionals.data.cnn_settings import CnnSettings, build_cnn
 from neuralfunctionals.data.cnn_zoo import ZooPlan, make_zoo
-from neuralfunctionals.data.edits import EDITS
+from neuralfunctionals.data.edits import EDITS, OPERATIONS
 from neuralfunctionals.data.images import EMBEDDED_SETS, FULL_SETS, SPLITS, ImageSet, open_images
 from neuralfunctionals.data.inr_dataset import FitPlan, fit_dataset
 from neuralfunctionals.data.latent_dataset import EncodePlan, encode_dataset
@@ -14,6 +14,7 @@ __all__ = [
     "EDITS",
     "EMBEDDED_SETS",
     "FULL_SETS",
+    "OPERATIONS",
     "SPLITS",
     "CnnSettings",
     "EncodePlan",

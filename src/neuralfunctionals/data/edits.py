@@ -73,3 +73,24 @@ def _for_batches(edit: Edit) -> Edit:
 
 EDITS: dict[str, Edit] = {edit.__name__: _for_batches(edit) for edit in (dilate, erode, gradient, contrast)}
 """The published edits by name; each takes one byte image or a batch of them."""
+
+
+def blur(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
+    """Gaussian blur with a std of one pixel."""
+    return cv2.GaussianBlur(image, (0, 0), 1.0)
+
+
+def invert(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
+    """Dark becomes bright."""
+    return 255 - image
+
+
+def mirror(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
+    """Left becomes right."""
+    return image[:, ::-1]
+
+
+OPERATIONS: dict[str, Edit] = dict(
+    sorted({**EDITS, **{edit.__name__: _for_batches(edit) for edit in (blur, invert, mirror)}}.items())
+)
+"""Operations for `nf edit --operation`: the published edits and a few more."""

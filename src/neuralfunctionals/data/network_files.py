@@ -69,6 +69,32 @@ def write_networks(
     write_whole(file, data.getvalue())
 
 
+def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm | None = None) -> None:
+    """Writes features, a `state_dict` or a list of these, as `read_given` gives them back; whole or not at all.
+
+    Args:
+        file: Where to write; the ending says how. Many networks go to an `.npz`, `.pth`, `.pt` or `.ckpt` file.
+        networks: What to write. Tensors of a `state_dict` keep their dtypes, except in an `.npz` file.
+        form: The form of sine networks, which an `.npz` file keeps.
+    """
+    file = _require_ending(file)
+    if isinstance(networks, WeightSpaceFeatures) or file.suffix == ".npz":
+        if not isinstance(networks, WeightSpaceFeatures):
+            parts = [networks] if isinstance(networks, Mapping) else networks
+            networks = WeightSpaceFeatures.from_state_dicts([{k: v.float() for k, v in p.items()} for p in parts])
+        return write_networks(file, networks, form=form)
+    if file.suffix == ".safetensors" and not isinstance(networks, Mapping):
+        raise UserError(f"Expected one network for {file}, but got {len(networks)}. Write many to an .npz file.")
+    data = io.BytesIO()
+    if file.suffix == ".safetensors":
+        data.write(safetensors.torch.save({name: tensor.contiguous() for name, tensor in networks.items()}))
+    else:
+        torch.save(networks, data)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, data.getvalue())
+    return None
+
+
 def _require_ending(file: str | os.PathLike[str]) -> Path:
     endings = (*_STATE_DICTS, ".npz")
     if Path(file).suffix not in endings:

@@ -6,6 +6,7 @@ Files from elsewhere are read as data only: tensors are unpickled with `weights_
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neuralfunctionals.budget import require_memory
 from neuralfunctionals.data.files import readable_name
 from neuralfunctionals.data.images import SPLITS, own_splits
 from neuralfunctionals.data.network_files import arrays_of_form, read_arrays, read_form_of_arrays, read_state_dict
@@ -160,7 +162,9 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 def _shape(spec: NetworkSpec, image_size: tuple[int, int] | None) -> dict[str, Any]:
     """The shape of the images that sine networks of two coordinates are rendered to."""
     if can_be_siren(spec) and spec.widths[0] == 2:  # as `WeightDataset.can_render`
-        return {"image_shape": [*(image_size or IMAGE_SIZE), spec.widths[-1]]}
+        shape = [*(image_size or IMAGE_SIZE), spec.widths[-1]]
+        require_memory(4 * math.prod(shape), f"An image of {shape[0]}x{shape[1]}")
+        return {"image_shape": shape}
     if image_size is not None:
         raise UserError(f"Expected sine networks of two coordinates to render images from, but got {spec}.")
     return {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.siren import convert_convention, require_convention, require_siren
-from neuralfunctionals.weight_space import WeightSpaceFeatures
+from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention, require_siren
+from neuralfunctionals.weight_space import Activation, WeightSpaceFeatures
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,19 @@ def convert(features: WeightSpaceFeatures, source: SirenForm, target: SirenForm)
         >>> torch.allclose(render(converted, grid, omega=30.0)[0], siren(grid), atol=1e-5)
         True
     """
+    require_siren(features.spec)
+    known_form(features.spec, source.omega, source.convention)
     if source == target:
         return features
-    require_siren(features.spec)
     features = convert_convention(features, source.convention, target.convention)
     if source.omega == target.omega:
         return features
+    spec = features.spec
+    if spec.omega is not None:
+        spec = spec.with_activation(Activation("sine", target.omega), convention=spec.convention)
     ratio, last = source.omega / target.omega, features.spec.num_layers
     scale = features.tensor.new_full((features.spec.num_entries, 1), ratio)
     for group in features.spec.groups:
         if group.layer == last:
             scale[group.start : group.stop] = 1
-    return features.with_tensor(features.tensor * scale)
+    return WeightSpaceFeatures(spec, features.tensor * scale)

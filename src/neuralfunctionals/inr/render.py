@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
-from neuralfunctionals.inr.siren import require_convention, require_siren
-from neuralfunctionals.weight_space import WeightSpaceFeatures
+from neuralfunctionals.inr.siren import known_form, require_siren
+from neuralfunctionals.weight_space import WeightSpaceFeatures, evaluate_layers
 
 # Axes: B input networks, P points, D input dimensions, O outputs.
 
@@ -19,8 +18,8 @@ def render(
     features: WeightSpaceFeatures,
     coordinates: Float[Tensor, "*B P D"],
     *,
-    omega: float = 30.0,
-    convention: str = "paper",
+    omega: float | None = None,
+    convention: str | None = None,
 ) -> Float[Tensor, "B P O"]:
     """The values of each network at each point, in [-1, 1] up to the quality of the fit.
 
@@ -30,8 +29,8 @@ def render(
     Args:
         features: Sine networks, one channel.
         coordinates: One grid for all, `(P, D)`, or points of its own for each network, `(B, P, D)`.
-        omega: Frequency of the sines.
-        convention: How the weights are meant; see `convert_convention`.
+        omega: Frequency of the sines. Defaults to what the networks' spec knows, else 30.
+        convention: See `convert_convention`. Defaults to what the networks' spec knows, else `"paper"`.
 
     Example:
         >>> from neuralfunctionals.inr import Siren, image_grid
@@ -40,7 +39,7 @@ def render(
         torch.Size([2, 784, 1])
     """
     require_siren(features.spec)
-    require_convention(convention)
+    omega, convention = known_form(features.spec, omega, convention)
     dimension = features.spec.widths[0]
     expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
     if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
@@ -56,31 +55,13 @@ def render(
     return 2 * values if convention == "dws" else values
 
 
-def evaluate_layers(
-    features: WeightSpaceFeatures, points: Float[Tensor, "*B P D"], *, omega: float
-) -> list[Float[Tensor, "B P _n"]]:
-    """What every layer of each network adds up at each point: arguments of the sines, and the outputs last.
-
-    Args:
-        features: Sine networks, one channel.
-        points: Inputs in the networks' own order, for all networks or for each.
-        omega: Frequency of the sines; arguments are given with it.
-    """
-    dtype = features.tensor.dtype
-    layers: list[Tensor] = []
-    # The products behind a sine of frequency 30 need all their digits, whatever the model around computes with.
-    with torch.autocast(features.tensor.device.type, enabled=False):
-        features = features.to(torch.float32) if dtype in (torch.bfloat16, torch.float16) else features
-        x = points.to(features.tensor.dtype).expand(len(features), -1, -1)
-        for weight, bias in zip(features.weights, features.biases, strict=True):
-            x = torch.sin(layers[-1]) if layers else x
-            x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
-            layers.append(x if len(layers) == features.spec.num_layers - 1 else omega * x)
-    return layers
-
-
 def render_images(
-    features: WeightSpaceFeatures, height: int, width: int, *, omega: float = 30.0, convention: str = "paper"
+    features: WeightSpaceFeatures,
+    height: int,
+    width: int,
+    *,
+    omega: float | None = None,
+    convention: str | None = None,
 ) -> Float[Tensor, "B H W O"]:
     """The picture of each network on the whole image grid."""
     grid = image_grid(height, width).to(features.tensor.device)

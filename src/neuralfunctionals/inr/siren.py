@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import no_type_check
 
 import numpy as np
@@ -12,12 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space import Group, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space import CONVENTIONS, Group, NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
-
-CONVENTIONS = ("paper", "dws")
-"""How inputs and outputs are meant; see `convert_convention`."""
 
 
 class Siren(nn.Module):
@@ -70,6 +68,20 @@ def require_siren(spec: NetworkSpec) -> None:
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
             "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."
         )
+
+
+def known_form(spec: NetworkSpec, omega: float | None, convention: str | None) -> tuple[float, str]:
+    """Frequency and convention of sine networks: as asked for, else what the spec knows, else 30 and `"paper"`.
+
+    Raises:
+        ValueError: If the spec knows that these are no sine networks.
+    """
+    if spec.activation is not None and spec.omega is None:
+        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
+    omega = (30.0 if spec.omega is None else spec.omega) if omega is None else omega
+    convention = (spec.convention or "paper") if convention is None else convention
+    require_convention(convention)
+    return omega, convention
 
 
 def require_convention(convention: str) -> None:
@@ -141,7 +153,7 @@ def convert_convention(features: WeightSpaceFeatures, source: str, target: str) 
         target: The convention to follow.
     """
     require_siren(features.spec)
-    require_convention(source)
+    known_form(features.spec, None, source)
     require_convention(target)
     if source == target:
         return features
@@ -149,4 +161,7 @@ def convert_convention(features: WeightSpaceFeatures, source: str, target: str) 
     weights, biases = list(features.weights), list(features.biases)
     weights[0] = weights[0].flip(2)
     weights[-1], biases[-1] = weights[-1] * scale, biases[-1] * scale
-    return WeightSpaceFeatures.from_tensors(features.spec, weights, biases)
+    spec = features.spec
+    if spec.convention is not None:
+        spec = replace(spec, convention=target)
+    return WeightSpaceFeatures.from_tensors(spec, weights, biases)

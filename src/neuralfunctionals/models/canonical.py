@@ -1,4 +1,4 @@
-"""Any model, made to see sine networks without their signs and phases: `Canonical`."""
+"""Any model, made to see networks without their signs, phases and scales: `Canonical`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,20 +24,22 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
     If it is features of the same networks, they are taken for an edit: $c + f(c)$ becomes $x + g^{-1} f(c)$, where
     $g^{-1}$ acts on differences.
 
-    Symmetry: that of the model, joined with signs and half turns (`SineSymmetry`). An editor's answer follows them,
+    Symmetry: that of the model, joined with `spec.symmetry`: for sine networks signs and half turns. An editor's answer
+    follows them,
     `model(g(x)) == g.on_differences(model(x))`; a classifier's stays the same.
 
     Args:
         model: Takes features and returns features or a tensor: `NFT`, `NFN`, `DWSNet`, `NeuronGraphNet`, `SpatialNFN`.
             `Inr2Array` has it built in: `Inr2Array(canonical="sine")`.
-        omega: Frequency of the sine networks.
+        omega: Frequency of sine networks whose spec does not know it. Defaults to 30. Networks with another known
+            activation have the symmetries of that one.
 
     Example:
         >>> from neuralfunctionals.models import NeuronGraphNet
         >>> reader = Canonical(NeuronGraphNet.classification(NetworkSpec.mlp([2, 32, 32, 1])), omega=30.0)
     """
 
-    def __init__(self, model: nn.Module, *, omega: float = 30.0) -> None:
+    def __init__(self, model: nn.Module, *, omega: float | None = None) -> None:
         super().__init__()
         described: Any = model
         if hasattr(model, "decode"):
@@ -45,8 +47,12 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
                 f"Expected a model whose features are an edit of its input, but {type(model).__name__} decodes other "
                 f"networks. Its encoder alone needs the canonical form: {type(model).__name__}(canonical='sine')."
             )
-        require_sine(described.spec, omega)
         self.spec: NetworkSpec = described.spec
+        if self.spec.activation is None:
+            omega = 30.0 if omega is None else omega
+            require_sine(self.spec, omega)
+        elif omega is not None and omega != self.spec.omega:
+            raise UserError(f"Expected networks of frequency {omega:g}, but theirs have {self.spec.activation}.")
         self.in_channels, self.out_channels = getattr(model, "in_channels", 1), getattr(model, "out_channels", None)
         self.symmetry: Symmetry = getattr(model, "symmetry", "HNP")
         self.model = model

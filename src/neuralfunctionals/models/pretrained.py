@@ -57,7 +57,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             require_arguments(cls, arguments, str(path / "config.json"))
             # A config is a claim: it is tried without memory first.
             with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
-                cls(**cls.decode_config(arguments))
+                construct(cls, cls.decode_config(arguments))
             model: Any = construct(cls, cls.decode_config(arguments))
             model.load_state_dict(load_file(path / "model.safetensors"))
         except JsonError as error:

@@ -77,7 +77,7 @@ _TABLE_3 = PaperTable(
         Planned(recipe, model, seed, changes=changes)
         for recipe in _recipes("generalization")
         for seed in range(2)
-        for model, changes in (*((model, ()) for model in TASKS["generalization"].settings), ("neuron-graph", _IMAGES))
+        for model, changes in (*((m, ()) for m in TASKS["generalization"].settings), ("neuron-graph", _IMAGES))
     ),
 )
 _ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")

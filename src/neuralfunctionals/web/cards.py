@@ -1,13 +1,17 @@
-"""The parts of the page that show something, as HTML: `network_card`, `edit_card`, `reading_card`, `changes_card`."""
+"""What the cards of the first tab show, as HTML: `network_card`, `edit_card`, `reading_card`, `changes_card`."""
 
 from __future__ import annotations
 
 from html import escape
 
 import numpy as np
+from jaxtyping import Float, UInt8
+from torch import Tensor
 
 from neuralfunctionals.web.exhibit import SPEC, Changes, Exhibit
 from neuralfunctionals.web.pictures import grey_url, signed_url
+
+# Axes: H rows, W columns, K classes.
 
 EDIT_WORDS = {"dilate": "thicker", "erode": "thinner", "gradient": "outlines"}
 """What people see instead of the names of the edits."""
@@ -37,29 +41,54 @@ def message(text: str) -> str:
     return f'<div class="nf-message" role="alert">{escape(text)}</div>' if text else ""
 
 
+def title(number: int, text: str, subtitle: str) -> str:
+    """The head of a card."""
+    return f'<h2 class="nf-title"><span>{number}</span>{escape(text)}<small>{escape(subtitle)}</small></h2>'
+
+
 def network_card(exhibit: Exhibit) -> str:
-    """The film of the fit, and the weights as they are."""
+    """How the network was fitted, and its weights as they are."""
+    history = f"<span id='nf-history'>{_history(exhibit)}</span>"
+    return (
+        (_own_network(exhibit) if exhibit.digit is None else _film(exhibit, exhibit.digit))
+        + _weights(exhibit)
+        + "<p class='nf-note'>Each row is a neuron and each cell is one number: blue is negative, orange is positive."
+        + f"{history}</p>"
+    )
+
+
+def _film(exhibit: Exhibit, digit: UInt8[np.ndarray, "H W"]) -> str:
     film = "".join(
         figure(
             grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"what the network shows at step {frame.steps}"
         )
         for frame in exhibit.film
     )
-    digit = figure(grey_url(exhibit.digit), "drawn", "nf-frame nf-target", "your digit")
+    target = figure(grey_url(digit), "target", "nf-frame nf-target", "your digit")
     return (
-        f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{digit}</div>'
-        f"<p class='nf-text'>A network of {SPEC.num_entries:,} numbers learned to answer one question: how bright is "
-        f"the point at this row and column? It shows your digit with <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b> "
-        "(40 dB: no difference to be seen). From here on <b>these numbers are the picture</b>:</p>"
-        + _weights(exhibit)
-        + "<p class='nf-note'>Each row is a neuron, each cell one number: blue below zero, orange above."
-        + f"<span id='nf-history'>{_history(exhibit)}</span></p>"
+        f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{target}</div>'
+        f"<p class='nf-text'>This network has {SPEC.num_entries:,} numbers. It has learned one thing: how bright each "
+        f"point of your digit is. It shows the digit with a PSNR of <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b>; at "
+        "40 dB you cannot see the difference. From here on, <b>these numbers are the picture</b>:</p>"
     )
+
+
+def _own_network(exhibit: Exhibit) -> str:
+    shown = figure(grey_url(_first_image(exhibit)), "what it shows", "nf-own", "what your network shows")
+    return (
+        f"<div class='nf-given'>{shown}<p class='nf-text'>This is <b id='nf-given'>your network</b>, and the picture "
+        "that it shows. If you see only noise, its frequency or convention is probably another one: change them and "
+        f"the network is read again. Its {SPEC.num_entries:,} numbers:</p></div>"
+    )
+
+
+def _first_image(exhibit: Exhibit) -> Float[Tensor, "H W"]:
+    return exhibit.film[-1].image if exhibit.film else exhibit.restored().image
 
 
 def _history(exhibit: Exhibit) -> str:
     words = [_STEP_WORDS.get(step, step) for step in exhibit.steps[-6:]]
-    return f" Since the fit: {', '.join(words)}." if words else ""
+    return f" Done so far: {', '.join(words)}." if words else ""
 
 
 def _weights(exhibit: Exhibit) -> str:
@@ -86,15 +115,15 @@ def _weight_picture(exhibit: Exhibit, layer: int, kind: str) -> tuple[str, int]:
 def edit_card(exhibit: Exhibit) -> str:
     """Before and after the edits."""
     now = figure(grey_url(exhibit.image), _now(exhibit), alt="what the network shows now")
-    fitted = figure(grey_url(exhibit.film[-1].image if exhibit.film else exhibit.image), "as fitted")
+    fitted = figure(grey_url(_first_image(exhibit)), "as given" if exhibit.digit is None else "as fitted")
     change = float((exhibit.network.tensor - exhibit.fitted.tensor).abs().mean())
     scale = float(exhibit.fitted.tensor.abs().mean())
     edited = any(step in EDIT_WORDS for step in exhibit.steps)
     symmetric = any(step not in EDIT_WORDS for step in exhibit.steps)
     text = (
-        f"The editor saw nothing but the numbers, and changed them by {change / scale:.0%} on average."
+        f"The editor saw only the numbers. It changed them by {change / scale:.0%} on average."
         if edited and not symmetric
-        else "The editor sees nothing but the numbers. It answers with new ones."
+        else "An editor sees only the numbers and answers with new ones."
     )
     pair = f'<div class="nf-pair" id="nf-image">{fitted}<span class="nf-arrow">→</span>{now}</div>'
     return f'{pair}<p class="nf-note">{text}</p>'
@@ -118,12 +147,46 @@ def reading_card(exhibit: Exhibit) -> str:
     latents = signed_url(reading.latents, float(reading.latents.abs().quantile(0.98)))
     rows, columns = reading.latents.shape
     return (
-        f'<p class="nf-text">It reads a <b class="nf-class" id="nf-class">{best}</b> from the weights alone.</p>'
+        f"{_answer(reading.probabilities)}"
         f'<div class="nf-bars" id="nf-bars">{bars}</div>'
         f'<div class="nf-latent" id="nf-latent"><figure class="nf-figure nf-wide"><img src="{latents}" alt="latents">'
-        f"<figcaption>latent array, {rows} by {columns} numbers: a summary of the weights</figcaption></figure>"
-        f"{figure(grey_url(reading.reconstruction), 'drawn back from it', 'nf-small')}</div>"
+        f"<figcaption>a summary of the weights: {rows} by {columns} numbers</figcaption></figure>"
+        f"{figure(grey_url(reading.reconstruction), 'drawn from it', 'nf-small')}</div>"
     )
+
+
+def _answer(probabilities: Float[Tensor, "K"]) -> str:
+    """The class, and how sure the classifier is."""
+    (first, second), (best, other) = (values.tolist() for values in probabilities.topk(2))
+    if first >= 0.9:
+        doubt = "No other digit comes close."
+    else:
+        how = "It is fairly sure, but" if first >= 0.7 else "It is not sure:" if first >= 0.4 else "It is guessing:"
+        doubt = f"{how} it could also be {article(other)} {other} ({percent(second)})."
+    return (
+        f'<p class="nf-answer" id="nf-answer">It reads {article(best)} <b class="nf-class" id="nf-class">{best}</b>, '
+        f'<span id="nf-sure">{percent(first)} sure</span>.</p><p class="nf-note" id="nf-doubt">{doubt}</p>'
+    )
+
+
+def article(number: int) -> str:
+    """The indefinite article of a number below a hundred, as it is spoken.
+
+    Example:
+        >>> [f"{article(n)} {n}" for n in (1, 8, 10, 11, 18, 80)]
+        ['a 1', 'an 8', 'a 10', 'an 11', 'an 18', 'an 80']
+    """
+    return "an" if number in (11, 18) or str(number).startswith("8") else "a"
+
+
+def percent(share: float) -> str:
+    """A probability that never claims to be certain.
+
+    Example:
+        >>> percent(0.9996), percent(0.97), percent(0.001)
+        ('more than 99%', '97%', 'less than 1%')
+    """
+    return "more than 99%" if share > 0.994 else "less than 1%" if share < 0.006 else f"{share:.0%}"
 
 
 def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
@@ -132,7 +195,7 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         ("weights", f"{changes.weights:.2f}", "scrambled" if changes.weights > 1e-3 else "unchanged", "weights"),
         _row("picture", "grey levels", changes.image * 127.5, changes.image < 1 / 255, "image"),
         _row("probabilities", "%", changes.probabilities * 100, changes.probabilities < 1e-3, "probabilities"),
-        _row("latent array", "%", changes.latents * 100, changes.latents < 1e-3, "latents"),
+        _row("summary", "%", changes.latents * 100, changes.latents < 1e-3, "latents"),
     ]
     lines = "".join(
         f'<tr id="nf-change-{name}"><th>{what}</th><td>{number}</td><td><b class="nf-{verdict}">{verdict}</b></td></tr>'
@@ -145,13 +208,13 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         + figure(grey_url(after.image), "still shows", alt="what the network shows after")
     )
     verdict = (
-        "Other numbers, the same network: the readers noticed nothing."
+        "The numbers are different, but it is the same network: no answer changed."
         if changes.same_answers
-        else "One of the readers gave another answer: it was not built, or trained, for this symmetry."
+        else "One of the models gave a different answer: it was not built or trained for this symmetry."
     )
     return (
         f'<div class="nf-pair">{pictures}</div><table class="nf-changes">'
-        f"<thead><tr><th></th><th>changes by at most</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
+        f"<thead><tr><th></th><th>largest change</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
         f'<p class="nf-text" id="nf-verdict">{verdict}</p>'
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import functools
 import io
 import warnings
@@ -14,12 +12,11 @@ from jaxtyping import Float, UInt8
 
 from neuralfunctionals.data import open_images
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.web.uploads import MAX_BYTES, decode_url
 
 # Axes: H rows, W columns.
 
 SIZE = 28
-MAX_BYTES = 5 * 2**20
-"""Largest file that is read."""
 MAX_PIXELS = 16_000_000
 """Largest picture that is decoded."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -41,22 +38,13 @@ def read_source(source: str) -> UInt8[np.ndarray, "28 28"]:
     Names, endings and types that came along are not looked at: the bytes say what they are.
     """
     if not source:
-        raise UserError("There is nothing to read yet: draw a digit, pick one of the samples or upload a picture.")
+        raise UserError("There is nothing to read yet. Draw a digit, pick a sample or upload a picture.")
     kind, _, rest = source.partition(":")
     if kind == "sample":
         if rest not in tuple("0123456789"):
             raise UserError(f"Expected a sample from 0 to 9, but got '{rest[:20]}'.")
         return samples()[int(rest)]
-    _, comma, encoded = rest.partition(",")
-    if kind != "data" or not comma:
-        raise UserError("Expected a picture as a data URL, but got something else. Draw, pick or upload again.")
-    if len(encoded) > 4 * (MAX_BYTES // 3 + 1):
-        raise UserError(f"The file is too large: expected at most {MAX_BYTES // 2**20} MB. Upload a smaller one.")
-    try:
-        content = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise UserError("The picture arrived damaged. Draw, pick or upload it again.") from error
-    return center_digit(read_picture(content))
+    return center_digit(read_picture(decode_url(source, "picture")))
 
 
 def read_picture(content: bytes) -> Float[np.ndarray, "H W"]:

@@ -1,10 +1,10 @@
-"""What the page can do, without the page: `Exhibit`, a digit and its network, and what trained `Models` make of it."""
+"""What the first tab of the page can do, without the page: `Exhibit`, a network, and what `Models` make of it."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,9 +12,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import SirenForm, fit, image_values, initial_weights, psnr, render_images
-from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
-from neuralfunctionals.web.digits import SIZE
+from neuralfunctionals.inr import SirenForm, convert, fit, image_values, initial_weights, psnr, render_images
+from neuralfunctionals.inr.siren import CONVENTIONS
+from neuralfunctionals.tasks import ClassifyTask, EditTask, GeneralizationTask, ReconstructTask
+from neuralfunctionals.web.cnns import CNN_SPEC, shipped_predictor
+from neuralfunctionals.web.digits import SIZE, read_source
+from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES, decode_url, read_network
 from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures
 
 # Axes: H rows, W columns, M latents, D latent channels, K classes.
@@ -29,17 +32,22 @@ FILM_DB = (12.0, 16.0, 22.0, 30.0)
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Trained tasks: the editors by the name of their edit, a classifier of weights or latents, an autoencoder."""
+    """Trained tasks of the page."""
 
     editors: Mapping[str, EditTask]
+    """By the name of their edit."""
     classifier: ClassifyTask
+    """Of weights or latents."""
     autoencoder: ReconstructTask
+    predictor: GeneralizationTask = field(default_factory=shipped_predictor)
+    """Of the accuracy of CNNs; defaults to the shipped one."""
 
     def __post_init__(self) -> None:
         readers = [*self.editors.values(), self.autoencoder]
         readers += [self.classifier] if self.classifier.source == "weights" else []
         for task in readers:
             task.require_spec(SPEC, "the page")
+        self.predictor.require_spec(CNN_SPEC, "the page")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +88,7 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """A digit, the network fitted to it, and what became of it.
+    """A network that shows a digit, fitted here or a visitor's own, and what became of it.
 
     Example:
         >>> import numpy as np
@@ -90,17 +98,18 @@ class Exhibit:
         (True, ('shuffle',))
     """
 
-    digit: UInt8[np.ndarray, "H W"]
     fitted: WeightSpaceFeatures
-    """The network as it was fitted."""
+    """The network as it was fitted, or as the visitor gave it."""
     network: WeightSpaceFeatures
     """The network as it is."""
-    psnr_db: float
+    digit: UInt8[np.ndarray, "H W"] | None = None
+    """What it was fitted to; not known of a visitor's own network."""
+    psnr_db: float | None = None
     """How well the fitted network shows the digit."""
     film: tuple[Frame, ...] = ()
     """Its training."""
     steps: tuple[str, ...] = ()
-    """What was done since the fit: names of edits, `shuffle`, `flip`."""
+    """What was done since: names of edits, `shuffle`, `flip`."""
     reading: Reading | None = None
     """What the models read from the network as it is, once they were asked."""
 
@@ -119,7 +128,38 @@ class Exhibit:
             film.append(Frame(int(early.steps[0]), _render(early.features)))
         result = fit(images, seed=seed, omega=OMEGA, num_threads=1)
         film.append(Frame(int(result.steps[0]), _render(result.features)))
-        return cls(digit, result.features, result.features, float(result.psnr_db[0]), tuple(film))
+        return cls(result.features, result.features, digit, float(result.psnr_db[0]), tuple(film))
+
+    @classmethod
+    def from_source(cls, source: str) -> Exhibit:
+        """What the page sends: a digit (see `read_source`), or `network:OMEGA:CONVENTION:` and a data URL."""
+        kind, _, rest = source.partition(":")
+        if kind != "network":
+            return cls.fit(read_source(source))
+        omega, convention, url = [*rest.split(":", 2), "", ""][:3]
+        try:
+            form = SirenForm(float(omega), convention)
+        except ValueError as error:
+            known = " or ".join(CONVENTIONS)
+            raise UserError(
+                f"Expected a positive frequency and a convention, {known}, but got '{omega[:20]}' and "
+                f"'{convention[:20]}'."
+            ) from error
+        content = decode_url(url, "network", max_bytes=MAX_NETWORK_BYTES)
+        return cls.open(read_network(content, SPEC, "SIREN"), form)
+
+    @classmethod
+    def open(cls, network: WeightSpaceFeatures, form: SirenForm) -> Exhibit:
+        """A visitor's own network.
+
+        Args:
+            network: One sine network of the page's spec.
+            form: Its frequency and convention; it is converted to those of the page.
+        """
+        network = convert(network, form, FORM)
+        if not bool(_render(network).isfinite().all()):
+            raise UserError("The numbers of this network are too large: what it shows is not finite. Try another one.")
+        return cls(network, network)
 
     @property
     def image(self) -> Float[Tensor, "H W"]:
@@ -127,9 +167,9 @@ class Exhibit:
         return _render(self.network) if self.reading is None else self.reading.image
 
     @property
-    def digit_psnr_db(self) -> float:
+    def digit_psnr_db(self) -> float | None:
         """How well the network shows the digit now."""
-        return float(psnr(self.image[None], image_values(self.digit[None])[..., 0]))
+        return None if self.digit is None else float(psnr(self.image[None], image_values(self.digit[None])[..., 0]))
 
     def edited(self, models: Models, name: str) -> Exhibit:
         """Its weights changed by a trained editor."""
@@ -160,6 +200,8 @@ class Exhibit:
             classifier.model.eval()
             logits = classifier(latents if classifier.source == "latents" else classifier.read(self.network, FORM))
             reconstruction = models.autoencoder.show(latents, SIZE, SIZE)[0, ..., 0]
+        self.network.require_finite_answers(logits)
+        self.network.require_finite_answers(latents)
         probabilities = logits[0].float().softmax(-1)
         return replace(self, reading=Reading(self.image, probabilities.cpu(), latents[0].cpu(), reconstruction.cpu()))
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypedDict
 
 from neuralfunctionals.json_files import JsonError, conform, parse_json
-from neuralfunctionals.web.digits import MAX_BYTES
+from neuralfunctionals.web.uploads import MAX_BYTES
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]

@@ -70,29 +70,29 @@ for (const button of element.querySelectorAll("[data-sample]")) {
   });
 }
 
-input.addEventListener("change", async () => {
-  const file = input.files[0];
-  input.value = "";
-  if (!file) return;
+acceptFiles(canvas.parentElement, input, async (file) => {
   clear();
   hint.style.display = "none";
   isFile = true;
-  if (file.size > MAX_BYTES) {
-    warning.textContent = `The file is too large: expected at most ${Math.floor(MAX_BYTES / 2 ** 20)} MB. Upload a smaller one.`;
-    return;
+  const content = await readFile(file, MAX_BYTES, warning);
+  if (content === null) return;
+  source = content;
+  fit();
+  if (file.size > 0) {
+    const image = await createImageBitmap(file, { resizeWidth: 280 }).catch(() => null);
+    if (image && isFile) show(image);
+    else if (isFile) hint.style.display = "";
   }
-  const reader = new FileReader();
-  reader.onload = async () => {
-    source = "data:application/octet-stream;base64," + (String(reader.result).split(",")[1] || "");
-    fit();
-    if (file.size > 0) {
-      const image = await createImageBitmap(file, { resizeWidth: 280 }).catch(() => null);
-      if (image && isFile) show(image);
-      else if (isFile) hint.style.display = "";
-    }
-  };
-  reader.readAsDataURL(file);
 });
 
 clear();
-window.nfPad = { source: () => (source === "drawing" ? canvas.toDataURL("image/png") : source) };
+window.nfPad = {
+  source: () => (source === "drawing" ? canvas.toDataURL("image/png") : source),
+  // A network instead of what is on the pad.
+  use: (network) => {
+    clear();
+    source = network;
+    isFile = true;
+    fit();
+  },
+};

@@ -19,6 +19,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
 from neuralfunctionals.web.guard import LOOPBACK, Guard
+from neuralfunctionals.web.uploads import SCRATCH
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -42,13 +43,10 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-_SCRATCH = "nf-serve-"
-
-
 def _remove_scratch_of_killed() -> None:
     """Removes the temporary directories of servers of this user that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*-*"):
-        owner = path.name.removeprefix(_SCRATCH).partition("-")[0]
+    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*"):
+        owner = path.name.removeprefix(SCRATCH).partition("-")[0]
         with suppress(OSError):
             if owner.isdecimal() and not is_running(int(owner)) and path.lstat().st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)
@@ -110,7 +108,7 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
 
     listener = open_socket(host, port)
     _remove_scratch_of_killed()
-    prefix = f"{_SCRATCH}{os.getpid()}-"
+    prefix = f"{SCRATCH}{os.getpid()}-"
     with listener, tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         os.environ["GRADIO_TEMP_DIR"] = scratch
         models = open_models()

@@ -55,7 +55,7 @@ _ACTIVATIONS = {
     "relu_": "relu",
 }
 """Names of activations, besides functions that have the same name; only with their default arguments."""
-_KEEPS_VALUES = ("Identity", "Dropout", "Flatten", "contiguous", "dropout", "flatten", "float", "double", "view")
+_KEEPS_VALUES = "Identity Dropout Flatten contiguous dropout flatten float double view reshape squeeze".split()
 
 
 def spec_from_module(
@@ -129,6 +129,18 @@ class _ChainFacts:
     def add(self, name: str, argument: Any = None) -> None:
         if self.steps:
             self.steps[-1].append((name, argument))
+
+    def take_pooling(self, dimensions: int) -> None:
+        """Takes global mean pooling, before a dense layer that follows a convolution, out of the steps."""
+        everywhere = tuple(range(2, 2 + dimensions)), tuple(range(-dimensions, 0))
+        for step in self.steps[-1]:
+            name, argument = step
+            pools = name.lower().startswith("adaptive") and "avg" in name.lower() and argument in (1, "output_size=1")
+            reduces = name == "mean" and isinstance(argument, (tuple, list)) and tuple(argument) in everywhere
+            if pools or reduces:
+                self.steps[-1].remove(step)
+                self.pooling = "mean"
+                return
 
     def add_activations(self, layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
         return tuple(
@@ -208,6 +220,8 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
                 "Expected global pooling between them, such as nn.AdaptiveAvgPool2d(1) and nn.Flatten()."
             )
         seen.add(target)
+        if last is not None and last.kernel and not layer.kernel:
+            facts.take_pooling(len(last.kernel))
         facts.start_layer()
         last, unknown, positions_removed = layer, None, False
         yield layer
@@ -307,9 +321,9 @@ def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
 
     Between layers of different widths there is nothing to add.
     """
-    patterns = {re.sub(r"\d+", "#", layer.name) for layer in layers}
+    lists = {re.split(r"\d", layer.name)[0] if re.search(r"\d", layer.name) else layer.name for layer in layers}
     widths = [layers[0].in_neurons, *(layer.out_neurons for layer in layers)]
-    if len(patterns) > 1 and len(set(widths[1:])) < len(widths) - 1:
+    if len(lists) > 1 and len(set(widths[1:])) < len(widths) - 1:
         raise UserError(
             f"The shapes of {', '.join(layer.name for layer in layers)} also allow a network with skip connections, "
             "which a state_dict does not show. Read the module: NetworkSpec.from_module(module, example_inputs). If "

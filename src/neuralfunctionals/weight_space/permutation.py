@@ -94,8 +94,9 @@ class NeuronPermutation:
             features.require_spec(self.spec, "This permutation")
         return features.with_tensor(features.tensor[:, self.entry_order(features.spec).to(features.tensor.device)])
 
-    on_differences = __call__
-    """Permutations act on differences of networks as on networks."""
+    def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """Permutations act on differences of networks as on networks."""
+        return self(features)
 
     def entry_order(self, spec: NetworkSpec) -> Tensor:
         """For each place of the packed axis, the entry that comes to stand there."""
@@ -113,6 +114,15 @@ class NeuronPermutation:
                     entries = entries.index_select(place, sources[axis])
             orders.append(entries.flatten())
         return torch.cat(orders)
+
+
+def move_hidden(values: Tensor, permutation: NeuronPermutation | None) -> Tensor:
+    """The values of a chain's hidden neurons, last in `values`, after a permutation moved these."""
+    if permutation is None:
+        return values
+    parts = values.split(permutation.spec.widths[1:-1], dim=-1)
+    moved = [part[..., sigma.argsort()] for part, sigma in zip(parts, permutation.sigma[1:-1], strict=True)]
+    return torch.cat([values[..., :0], *moved], dim=-1)
 
 
 def _take_nested(entries: Tensor, place: int, parent: int, sources: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
-from neuralfunctionals.weight_space.permutation import NeuronPermutation
+from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 # Axes: B input networks, H hidden neurons of all layers in order, N packed entries.
@@ -41,7 +41,7 @@ class SineSymmetry:
         flips: Which hidden neurons change sign.
         turns: The half turns $k$ of each hidden neuron.
         omega: Frequency of the sines.
-        permutation: Acts before signs and half turns; none if missing.
+        permutation: Acts before signs and half turns. Defaults to none.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
@@ -77,7 +77,7 @@ class SineSymmetry:
     def random(
         cls,
         spec: NetworkSpec,
-        omega: float = 30.0,
+        omega: float | None = None,
         *,
         batch: int | None = None,
         max_turns: int = 3,
@@ -87,11 +87,12 @@ class SineSymmetry:
 
         Args:
             spec: The networks.
-            omega: Frequency of the sines.
-            batch: Draws an element of its own for each of so many networks; one for all if missing.
+            omega: Frequency of the sines. Defaults to that of the spec, or 30.
+            batch: Draws an element of its own for each of so many networks. Defaults to one for all.
             max_turns: Most half turns either way.
             generator: Source of the draw.
         """
+        omega = _known_omega(spec, omega)
         require_sine(spec, omega)
         shape = (*([] if batch is None else [batch]), sum(spec.widths[1:-1]))
         flips = torch.randint(2, shape, generator=generator).bool()
@@ -99,8 +100,8 @@ class SineSymmetry:
         return cls(spec, flips, turns, omega)
 
     @classmethod
-    def identity(cls, spec: NetworkSpec, omega: float = 30.0) -> SineSymmetry:
-        hidden = sum(spec.widths[1:-1])
+    def identity(cls, spec: NetworkSpec, omega: float | None = None) -> SineSymmetry:
+        hidden, omega = sum(spec.widths[1:-1]), _known_omega(spec, omega)
         return cls(spec, torch.zeros(hidden, dtype=torch.bool), torch.zeros(hidden, dtype=torch.int64), omega)
 
     @property
@@ -110,7 +111,7 @@ class SineSymmetry:
 
     def inverse(self) -> SineSymmetry:
         back = None if self.permutation is None else self.permutation.inverse()
-        flips, turns = _move(self.flips, back), _move(-self.signs * self.turns, back)
+        flips, turns = move_hidden(self.flips, back), move_hidden(-self.signs * self.turns, back)
         return SineSymmetry(self.spec, flips, turns, self.omega, back)
 
     @overload
@@ -128,8 +129,8 @@ class SineSymmetry:
         first, second = other.permutation, self.permutation
         return SineSymmetry(
             self.spec,
-            self.flips ^ _move(other.flips, second),
-            self.turns + self.signs * _move(other.turns, second),
+            self.flips ^ move_hidden(other.flips, second),
+            self.turns + self.signs * move_hidden(other.turns, second),
             self.omega,
             first if second is None else second if first is None else second @ first,
         )
@@ -177,7 +178,7 @@ class SineSymmetry:
         return features.with_tensor(features.tensor * scales.unsqueeze(-1))
 
 
-def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[WeightSpaceFeatures, SineSymmetry]:
+def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[WeightSpaceFeatures, SineSymmetry]:
     r"""Moves every hidden bias, times omega, into $[0, \pi/2]$ by signs and half turns; the functions stay the same.
 
     Copies of a network under `SineSymmetry` get the same canonical form, up to rounding and up to the permutation that
@@ -196,14 +197,6 @@ def canonicalize(features: WeightSpaceFeatures, omega: float = 30.0) -> tuple[We
 
     Raises:
         ValueError: For networks in half precision, and for biases so large that their phases are lost to rounding.
-
-    Example:
-        >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
-        >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
-        >>> canonical, element = canonicalize(networks)
-        >>> copy, _ = canonicalize(SineSymmetry.random(spec)(networks))
-        >>> torch.allclose(copy.tensor, canonical.tensor)
-        True
     """
     spec = features.spec
     require_sine(spec, omega)
@@ -267,9 +260,13 @@ def _settle_ends(
     return torch.cat(settled, -1)
 
 
+def _known_omega(spec: NetworkSpec, omega: float | None) -> float:
+    return omega if omega is not None else 30.0 if spec.omega is None else spec.omega
+
+
 def require_sine(spec: NetworkSpec, omega: float) -> None:
     """Raises unless the networks can be sine networks of that frequency."""
-    if spec.has_kernels:
+    if spec.has_kernels or not spec.is_chain:
         raise UserError(
             f"Expected sine networks, which are made of dense layers, but got {spec}. Signs and phases are symmetries "
             "of sine neurons only; for other networks use NeuronPermutation."
@@ -282,12 +279,3 @@ def _has_bias(spec: NetworkSpec) -> Bool[Tensor, "H"]:
     return torch.tensor(
         [layer.has_bias for layer in spec.layers[:-1] for _ in range(layer.out_neurons)], dtype=torch.bool
     )
-
-
-def _move(values: Int[Tensor, "*B H"] | Bool[Tensor, "*B H"], permutation: NeuronPermutation | None) -> Tensor:
-    """The values of the hidden neurons after a permutation moved these."""
-    if permutation is None:
-        return values
-    parts = values.split(permutation.spec.widths[1:-1], dim=-1)
-    moved = [part[..., sigma.argsort()] for part, sigma in zip(parts, permutation.sigma[1:-1], strict=True)]
-    return torch.cat([values[..., :0], *moved], dim=-1)

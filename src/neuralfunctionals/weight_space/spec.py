@@ -15,6 +15,8 @@ from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSp
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from neuralfunctionals.weight_space.symmetry import NetworkSymmetry
+
 CONVENTIONS = ("paper", "dws")
 """How inputs and outputs of sine networks are meant; see `nf.inr.convert_convention`."""
 
@@ -238,6 +240,13 @@ class NetworkSpec:
         if symmetry not in ("NP", "HNP"):
             raise UserError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
         return frozenset() if symmetry == "NP" else frozenset(n for n, a in enumerate(self.axes) if a.role != "hidden")
+
+    @property
+    def symmetry(self) -> NetworkSymmetry:
+        """The transformations of weights that keep the function; see `NetworkSymmetry`."""
+        from neuralfunctionals.weight_space.symmetry import NetworkSymmetry
+
+        return NetworkSymmetry(self)
 
     def require_chain(self, who: str) -> None:
         """Raises unless this is a chain of layers."""

@@ -33,7 +33,7 @@ def verify_spec(
     and shifts that start at zero hide wrong axes. An axis that fails is dropped and noted in `spec.notes`, and so is
     one that cannot be seen: some tensor must change the output if it is permuted alone.
     """
-    runs = _Runs(module, example_inputs)
+    runs = Runs(module, example_inputs)
     notes = list(spec.notes)
     while True:
         failed = dict.fromkeys(_find_changing(spec, runs), "permuting it changes the output")
@@ -54,7 +54,7 @@ def _hidden(spec: NetworkSpec) -> list[int]:
     return [n for n, axis in enumerate(spec.axes) if axis.role == "hidden" and axis.size > 1]
 
 
-def _find_changing(spec: NetworkSpec, runs: _Runs) -> list[int]:
+def _find_changing(spec: NetworkSpec, runs: Runs) -> list[int]:
     hidden = _hidden(spec)
     for weights, output in runs.draws(spec):
         if runs.difference(spec, weights[_permute(spec, hidden)], output) <= _TOLERANCE:
@@ -64,7 +64,7 @@ def _find_changing(spec: NetworkSpec, runs: _Runs) -> list[int]:
     return []
 
 
-def _find_unseen(spec: NetworkSpec, runs: _Runs) -> list[int]:
+def _find_unseen(spec: NetworkSpec, runs: Runs) -> list[int]:
     """Hidden axes that no tensor shows: dead neurons, or entries that nothing uses."""
     unseen = set(_hidden(spec))
     for weights, output in runs.draws(spec):
@@ -100,7 +100,7 @@ def _permute(spec: NetworkSpec, axes: Sequence[int], groups: Sequence[Group] | N
     return order
 
 
-class _Runs:
+class Runs:
     """Runs a copy of the module with other weights."""
 
     def __init__(self, module: nn.Module, example_inputs: Any) -> None:

@@ -1,0 +1,249 @@
+"""`nf models`, `nf classify`, `nf edit`, `nf predict`: trained models on networks of your own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from neuralfunctionals.cli.command import Command, parse_size, print_table, say
+from neuralfunctionals.errors import UserError
+
+# Torch and all that needs it is imported inside the functions: help must come at once.
+
+
+# nf models
+
+
+def _models(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.json_files import read_json
+    from neuralfunctionals.shipped import SHIPPED, find_shipped
+
+    rows = []
+    for name in SHIPPED:
+        result = read_json(find_shipped(name) / "result.json")
+        metric, value = next((k, v) for k, v in result["test"].items() if k != "networks")
+        rows.append({"name": name, "recipe": result["recipe"], "league": result["league"], metric: value})
+    return {"models": rows}
+
+
+def _show_models(result: dict[str, Any]) -> None:
+    rows = []
+    for row in result["models"]:
+        *known, (metric, value) = row.items()
+        rows.append([*(text for _, text in known), f"{metric} {value:.4g}"])
+    print_table(["model", "trained by", "league", "on test networks"], rows)
+
+
+# What the commands on networks share.
+
+
+def _add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = True, optional: bool = False) -> None:
+    add = parser.add_argument
+    text = f"the directory of a finished run of {kind}, or a name of nf models"
+    if optional:
+        add("run", metavar="RUN", nargs="?", help=text)
+    else:
+        add("run", metavar="RUN", help=text)
+    add("--weights", metavar="FILE", help="networks in a .pth, .pt, .ckpt, .safetensors or .npz file")
+    add("--data", metavar="DIR", help="or a store of networks")
+    if sine:
+        add("--omega", type=float, help="frequency of the networks; defaults to what they say, or to the model's")
+        add("--convention", metavar="NAME", help="their SIREN convention, paper or dws; defaults likewise")
+    add("--layers", metavar="NAMES", help="layers from input to output, such as conv1,conv2,fc, if it is not clear")
+    add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
+
+
+def _pipeline(arguments: Any, method: str, recipes: str) -> Any:
+    from neuralfunctionals.pipelines import Pipeline
+    from neuralfunctionals.recipes import open_run
+
+    if (arguments.weights is None) == (arguments.data is None):
+        raise UserError("Expected networks: either --weights FILE or --data DIR.")
+    opened = open_run(arguments.run)
+    if not hasattr(opened.task, method):
+        raise UserError(f"Expected a run of a recipe {recipes}/..., but {arguments.run} is one of {opened.run.recipe}.")
+    return Pipeline(opened)
+
+
+def _options(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.imports import import_object
+
+    made = None
+    if arguments.module is not None:
+        try:
+            made = import_object(arguments.module)()
+        except TypeError as error:
+            raise UserError(f"Expected {arguments.module} to be a class without arguments, but {error}.") from error
+    names = None if arguments.layers is None else [name.strip() for name in arguments.layers.split(",")]
+    form = {name: getattr(arguments, name, None) for name in ("omega", "convention")}
+    return {"layers": names, "module": made, **form}
+
+
+def _read(arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The networks and what is left of the options; says what a file does not say about its sine networks."""
+    from neuralfunctionals.data import WeightDataset
+    from neuralfunctionals.data.given import read_given
+
+    layers, module = options.pop("layers"), options.pop("module")
+    if arguments.data is not None:
+        return WeightDataset(arguments.data), options
+    return read_given(arguments.weights, layers=layers, module=module), options
+
+
+def _say_form(arguments: Any, pipeline: Any, given: Any, options: dict[str, Any]) -> None:
+    if pipeline.task.form is None or getattr(given, "form", None) is not None or arguments.weights is None:
+        return
+    if None in options.values():
+        form = pipeline.task.form
+        chosen = [getattr(form, name) if value is None else value for name, value in options.items()]
+        say(
+            f"{arguments.weights} was taken to hold sine networks with {type(form)(*chosen)}, as the model was trained "
+            "on. If they are others, say so with --omega and --convention."
+        )
+
+
+# nf classify
+
+
+def _classify(arguments: Any) -> dict[str, Any]:
+    pipeline = _pipeline(arguments, "classify", "classify")
+    networks, form = _read(arguments, _options(arguments))
+    answers = pipeline(networks, **form)
+    answers = answers if isinstance(answers, list) else [answers]
+    _say_form(arguments, pipeline, networks, form)
+    return {
+        "networks": len(answers),
+        "labels": [answer.label for answer in answers],
+        "probabilities": [[round(p, 6) for p in answer.probabilities] for answer in answers],
+    }
+
+
+def _show_classified(result: dict[str, Any]) -> None:
+    shown = 20
+    rows = [
+        [str(number), str(label), f"{max(probabilities):.1%}"]
+        for number, (label, probabilities) in enumerate(zip(result["labels"], result["probabilities"], strict=True))
+    ]
+    print_table(["network", "class", "sure"], rows[:shown])
+    if len(rows) > shown:
+        say(f"{len(rows) - shown} more networks: --json prints all of them.")
+
+
+# nf edit
+
+
+OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
+"""The names of `data.OPERATIONS`, which help must not wait for."""
+
+
+def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    _add_networks(parser, "an edit/ recipe", optional=True)
+    add("--operation", metavar="NAME", help=f"instead of RUN, render, edit and fit again: {OPERATIONS}")
+    add("--function", metavar="PATH", help="the same with a function of yours, from byte pictures (B, H, W, C) to such")
+    add("--image-size", metavar="SIZE", help="pictures of --operation and --function, such as 28 or 28x32 (28)")
+    add("--out", required=True, metavar="FILE", help="where the edited networks go: a state_dict, or many in an .npz")
+    add("--force", action="store_true", help="replace a file that is there")
+
+
+def _edit(arguments: Any) -> dict[str, Any]:
+    from neuralfunctionals.data import WeightDataset
+    from neuralfunctionals.data.network_files import write_given
+
+    chosen = [x for x in (arguments.run, arguments.operation, arguments.function) if x is not None]
+    if len(chosen) != 1:
+        raise UserError("Expected one way to edit: a RUN (or a name of nf models), --operation or --function.")
+    if os.path.exists(arguments.out) and not arguments.force:
+        raise UserError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
+    if arguments.run is None:
+        return _edit_pictures(arguments)
+    pipeline = _pipeline(arguments, "edit", "edit")
+    networks, form = _read(arguments, _options(arguments))
+    edited = pipeline(networks, **form)
+    known = None if isinstance(networks, WeightDataset) else networks.form
+    write_given(arguments.out, edited, form=pipeline.choose_form(**form, known=known, where=arguments.weights))
+    _say_form(arguments, pipeline, networks, form)
+    return {
+        "networks": _count(edited),
+        "edit": getattr(pipeline.task, "edit_name", pipeline.name),
+        "out": os.fspath(arguments.out),
+    }
+
+
+def _edit_pictures(arguments: Any) -> dict[str, Any]:
+    """Renders, edits the pictures, and fits again."""
+    from neuralfunctionals.data import OPERATIONS, WeightDataset
+    from neuralfunctionals.data.network_files import write_given
+    from neuralfunctionals.imports import import_object
+    from neuralfunctionals.inr import SirenForm, refit
+
+    if arguments.operation is not None and arguments.operation not in OPERATIONS:
+        raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{arguments.operation}'.")
+    operation = OPERATIONS[arguments.operation] if arguments.operation else import_object(arguments.function)
+    if (arguments.weights is None) == (arguments.data is None):
+        raise UserError("Expected networks: either --weights FILE or --data DIR.")
+    networks, form = _read(arguments, _options(arguments))
+    height, width = parse_size(arguments.image_size) or (28, 28)
+    if isinstance(networks, WeightDataset):
+        features, known = networks[:].features, SirenForm.from_provenance(networks.provenance)
+        if features is None:
+            raise UserError(f"Expected a store of networks, but {networks.path} holds none.")
+        restore: Any = lambda new: new  # noqa: E731
+    else:
+        features, known, restore = networks.features, networks.form, networks.restore
+    where = arguments.weights or arguments.data
+    chosen = SirenForm.choose(**form, known=known, assumed=SirenForm(), where=where)
+    edited = refit(features, operation, height=height, width=width, omega=chosen.omega, convention=chosen.convention)
+    write_given(arguments.out, restore(edited.features), form=chosen)
+    return {
+        "networks": len(features),
+        "edit": arguments.operation or arguments.function,
+        "psnr_db_mean": round(float(edited.psnr_db.mean()), 2),
+        "out": os.fspath(arguments.out),
+    }
+
+
+def _count(networks: Any) -> int:
+    return 1 if isinstance(networks, dict) else len(networks)
+
+
+# nf predict
+
+
+def _predict(arguments: Any) -> dict[str, Any]:
+    pipeline = _pipeline(arguments, "predict", "generalization")
+    networks, _ = _read(arguments, _options(arguments))
+    accuracies = pipeline(networks)
+    accuracies = accuracies if isinstance(accuracies, list) else [accuracies]
+    return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
+
+
+COMMANDS = {
+    "models": Command(
+        "List the trained models that come with the package.",
+        "nf models",
+        lambda parser: None,
+        _models,
+        show=_show_models,
+    ),
+    "classify": Command(
+        "Tell the classes of networks, and how sure the model is.",
+        "nf classify digits-classify --weights siren.pth",
+        lambda parser: _add_networks(parser, "a classify/ recipe"),
+        _classify,
+        show=_show_classified,
+    ),
+    "edit": Command(
+        "Edit networks with a trained editor, or by any operation on their pictures.",
+        "nf edit digits-dilate --weights siren.pth --out dilated.pth",
+        _add_edit_arguments,
+        _edit,
+    ),
+    "predict": Command(
+        "Predict the test accuracies of CNNs.",
+        "nf predict cnn-accuracy --weights cnn.pth",
+        lambda parser: _add_networks(parser, "a generalization/ recipe", sine=False),
+        _predict,
+    ),
+}

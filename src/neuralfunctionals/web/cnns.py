@@ -1,0 +1,78 @@
+"""What the second tab of the page can do, without the page: `Cnn`, an image classifier and its predicted accuracy."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from neuralfunctionals.data.cnn_settings import cnn_spec
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.models import from_pretrained
+from neuralfunctionals.tasks import GeneralizationTask
+from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES, decode_url, read_network
+from neuralfunctionals.weight_space import NeuronPermutation, WeightSpaceFeatures
+
+CNN_SPEC = cnn_spec()
+"""The CNNs of the page: those of the zoo, for grey images of ten classes."""
+SAMPLES_FILE = Path(__file__).with_name("cnn_samples.safetensors")
+"""Written by `tools/sample_cnns.py`: `weights` (networks, entries) and their measured `test_accuracy`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cnn:
+    """An image classifier, and what the predictor says about it.
+
+    Example:
+        >>> cnn = samples()[0].read(shipped_predictor())
+        >>> cnn.predicted is not None and 0 < cnn.predicted < 1
+        True
+    """
+
+    network: WeightSpaceFeatures
+    name: str
+    measured: float | None = None
+    """The part of the test images that it gets right; not known of a visitor's own network."""
+    predicted: float | None = None
+    """What the predictor says, once it was asked."""
+    num_shuffles: int = 0
+    """How many times its neurons were shuffled."""
+
+    @classmethod
+    def from_source(cls, source: str) -> Cnn:
+        """What the page sends: `sample:3`, or a file as a data URL."""
+        kind, _, rest = source.partition(":")
+        if kind != "sample":
+            content = decode_url(source, "network", max_bytes=MAX_NETWORK_BYTES)
+            return cls(read_network(content, CNN_SPEC, "CNN"), "your network")
+        if rest not in {str(number) for number in range(len(samples()))}:
+            raise UserError(f"Expected a sample from 0 to {len(samples()) - 1}, but got '{rest[:20]}'.")
+        return samples()[int(rest)]
+
+    def read(self, predictor: GeneralizationTask) -> Cnn:
+        """The same, with what the predictor says."""
+        return self if self.predicted is not None else replace(self, predicted=float(predictor.predict(self.network)))
+
+    def shuffled(self, *, seed: int) -> Cnn:
+        """Its hidden neurons in another order: the same function, and still to be read."""
+        permutation = NeuronPermutation.random(CNN_SPEC, "HNP", torch.Generator().manual_seed(seed))
+        return replace(self, network=permutation(self.network), predicted=None, num_shuffles=self.num_shuffles + 1)
+
+
+@functools.cache
+def samples() -> tuple[Cnn, ...]:
+    """The embedded CNNs, named by letters."""
+    tensors = load_file(SAMPLES_FILE)
+    networks = WeightSpaceFeatures.from_vectors(CNN_SPEC, tensors["weights"])
+    return tuple(
+        Cnn(networks[k : k + 1], f"network {chr(ord('A') + k)}", float(accuracy))
+        for k, accuracy in enumerate(tensors["test_accuracy"])
+    )
+
+
+def shipped_predictor() -> GeneralizationTask:
+    """The shipped model that predicts how accurate CNNs are."""
+    return GeneralizationTask(from_pretrained("cnn-accuracy"))

@@ -1,0 +1,104 @@
+"""Files that visitors hand over as bytes: `decode_url`, `read_network`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+
+from neuralfunctionals.data.network_files import read_state_dict
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+
+MAX_BYTES = 5 * 2**20
+"""Largest file that is read."""
+MAX_NETWORK_BYTES = 2**20
+"""Largest file of a network that is read: the networks of the page take 20 kB at most, the rest is for optimisers."""
+SCRATCH = "nf-serve-"
+"""Start of the names of temporary directories; what a killed server leaves of them, the next one removes."""
+_MAX_UNPACKED = 4 * MAX_NETWORK_BYTES
+
+
+def decode_url(url: str, what: str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a data URL; the type that it claims is not looked at.
+
+    Args:
+        url: The data URL.
+        what: What it should hold, for the messages.
+        max_bytes: The largest content that is accepted.
+    """
+    kind, _, rest = url.partition(":")
+    _, comma, encoded = rest.partition(",")
+    if kind != "data" or not comma:
+        raise UserError(f"Expected a {what} as a data URL, but got something else. Choose the file again.")
+    if len(encoded) > 4 * (max_bytes // 3 + 1):
+        raise UserError(f"The file is too large: expected at most {max_bytes // 2**20} MB. Choose a smaller one.")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UserError(f"The {what} was damaged on the way. Try again.") from error
+
+
+def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFeatures:
+    """The network of a `.pth`, `.pt` or `.safetensors` file; the bytes say which, and nothing in them is run.
+
+    Args:
+        content: The bytes of the file.
+        spec: What the network must look like.
+        what: Its name for the messages, such as "SIREN".
+    """
+    if not content:
+        raise UserError("The file is empty (0 bytes). Choose a .pth, .pt or .safetensors file.")
+    if len(content) > MAX_NETWORK_BYTES:
+        raise UserError(
+            f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save the weights alone."
+        )
+    _require_small(content)
+    # The library's checked reader takes a path: the file is there while it is read, and no longer.
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
+        file = Path(scratch) / ("network.safetensors" if content[8:9] == b"{" else "network.pth")
+        file.write_bytes(content)
+        try:
+            state_dict = read_state_dict(file)
+        except ValueError as error:
+            if error.__cause__ is None:  # the library's own words about what the file holds
+                raise UserError(str(error).replace(str(file), "the file")) from error
+            raise UserError(_NO_NETWORK) from error
+    try:
+        network = WeightSpaceFeatures.from_state_dicts([state_dict])
+    except ValueError as error:
+        reason = str(error).split(". ")[0].rstrip(".")[:300]
+        raise UserError(f"This network does not fit. {reason}. {_expected(spec, what)}") from error
+    if network.spec != spec:
+        raise UserError(f"This network does not fit: its layers are {network.spec}. {_expected(spec, what)}")
+    return WeightSpaceFeatures.from_vectors(spec, network.to_vectors())
+
+
+_NO_NETWORK = (
+    "This file cannot be read as a network: expected a state_dict of tensors, saved by "
+    "torch.save(model.state_dict(), 'network.pth') or as safetensors. Nothing in it was run."
+)
+
+
+def _expected(spec: NetworkSpec, what: str) -> str:
+    return f"Expected a {what} with the layers {spec}."
+
+
+def _require_small(content: bytes) -> None:
+    """Raises if an archive would unpack to far more than it weighs."""
+    if not content.startswith(b"PK"):
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+    except Exception as error:  # a hostile or damaged archive may fail in any way
+        raise UserError(_NO_NETWORK) from error
+    if size > _MAX_UNPACKED:
+        raise UserError(
+            f"The file unpacks to {size / 2**20:.0f} MB: expected at most {_MAX_UNPACKED // 2**20} MB. "
+            "Save the weights alone."
+        )

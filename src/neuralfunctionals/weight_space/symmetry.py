@@ -1,0 +1,178 @@
+"""The symmetries of a network as one object, `NetworkSymmetry`: what permutations and its activations allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space.permutation import NeuronPermutation
+from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
+from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines
+from neuralfunctionals.weight_space.spec import NetworkSpec
+
+if TYPE_CHECKING:
+    from neuralfunctionals.weight_space.features import WeightSpaceFeatures
+
+# Axes: B input networks, H hidden neurons of all layers in order.
+
+
+class SymmetryElement(Protocol):
+    """One symmetry of a network: `NeuronPermutation`, `SineSymmetry` and `ScaleSymmetry` are such elements.
+
+    `g(x)` acts on networks, `g.on_differences(d)` on differences of networks such as edits and gradients, so that
+    `g(x + d) == g(x) + g.on_differences(d)`. `(g @ h)(x) == g(h(x))`, and `g.inverse()(g(x)) == x`.
+    """
+
+    @property
+    def spec(self) -> NetworkSpec: ...
+    def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures: ...
+    def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures: ...
+    def inverse(self) -> SymmetryElement: ...
+    def __matmul__(self, other: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class NetworkSymmetry:
+    r"""All known symmetries of the networks of a spec: transformations of the weights that keep the function.
+
+    Hidden neurons always permute. In a chain, the activation of a hidden layer may allow more:
+
+    - odd activations (tanh, sine, ...): a *sign* $s = \pm 1$ for each neuron, $s f(s z) = f(z)$;
+    - sine: also a *phase*, $k$ half turns, see `SineSymmetry`;
+    - positively homogeneous ones (relu, leaky relu): a *scale* $\lambda > 0$, $f(\lambda z) / \lambda = f(z)$.
+
+    Activations that are not known allow permutations only.
+
+    Example:
+        >>> from neuralfunctionals.weight_space.features import WeightSpaceFeatures
+        >>> spec = NetworkSpec.mlp([2, 8, 1], activation="relu")
+        >>> spec.symmetry.members
+        ('permutations', 'scales')
+        >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
+        >>> element = spec.symmetry.sample()
+        >>> torch.allclose(element.inverse()(element(networks)).tensor, networks.tensor)
+        True
+    """
+
+    spec: NetworkSpec
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the symmetries: `"permutations"`, `"signs"`, `"phases"`, `"scales"`."""
+        if self._is_sine:
+            return ("permutations", "signs", "phases")
+        has_signs, has_scales = (bool(x.any()) for x in _allowed(self.spec))
+        return ("permutations", *(["signs"] if has_signs else []), *(["scales"] if has_scales else []))
+
+    @property
+    def _is_sine(self) -> bool:
+        return self.spec.is_chain and self.spec.omega is not None
+
+    def sample(self, *, batch: int | None = None, generator: torch.Generator | None = None) -> SymmetryElement:
+        """A random element: a permutation of the hidden neurons, composed with signs, phases and scales.
+
+        Args:
+            batch: Draws signs, phases and scales for each of so many networks; the permutation is one for all.
+            generator: Source of the draw.
+        """
+        permutation = NeuronPermutation.random(self.spec, "HNP", generator=generator)
+        if self._is_sine:
+            assert self.spec.omega is not None
+            return SineSymmetry.random(self.spec, self.spec.omega, batch=batch, generator=generator) @ permutation
+        signs, scales = _allowed(self.spec)
+        if not bool((signs | scales).any()):
+            return permutation
+        factors = _draw_factors(signs, scales, batch, generator)
+        return ScaleSymmetry(self.spec, factors, permutation)
+
+    def identity(self) -> SymmetryElement:
+        return NeuronPermutation.identity(self.spec)
+
+    def canonicalize(self, features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, SymmetryElement]:
+        """A form that is the same for all networks that signs, phases and scales lead to, up to permutation.
+
+        - sine: biases times omega lie in $[0, \\pi/2]$, see `canonicalize`;
+        - other odd activations: biases are not negative; without bias, the sum of the incoming weights is not;
+        - homogeneous activations: incoming weights and bias of a neuron have norm 1.
+
+        Returns:
+            The canonical form, and the element that was applied. Permutations keep no canonical order.
+        """
+        features.require_spec(self.spec, "This symmetry")
+        if self._is_sine:
+            assert self.spec.omega is not None
+            return canonicalize_sines(features, self.spec.omega)
+        signs, scales = _allowed(self.spec)
+        if not bool((signs | scales).any()):
+            return features, self.identity()
+        return canonicalize_scales(features, signs, scales)
+
+    def __str__(self) -> str:
+        return f"{' and '.join(self.members)} of the network {self.spec}"
+
+
+def _allowed(spec: NetworkSpec) -> tuple[Tensor, Tensor]:
+    """Which hidden neurons of a chain have a sign, and which a scale."""
+    signs, scales = [torch.zeros(0, dtype=torch.bool)], [torch.zeros(0, dtype=torch.bool)]
+    for layer, after in zip(spec.layers[:-1], spec.layers[1:], strict=True):
+        activation = layer.activation
+        is_odd = activation is not None and activation.is_odd
+        # Taking the largest position does not commute with a change of sign.
+        pools = bool(layer.kernel) and not after.kernel
+        is_odd = is_odd and (not pools or spec.pooling == "mean")
+        is_homogeneous = activation is not None and activation.is_homogeneous
+        signs.append(torch.full((layer.out_neurons,), is_odd))
+        scales.append(torch.full((layer.out_neurons,), is_homogeneous))
+    return torch.cat(signs), torch.cat(scales)
+
+
+def _draw_factors(
+    signs: Tensor, scales: Tensor, batch: int | None, generator: torch.Generator | None
+) -> Float[Tensor, "*B H"]:
+    shape = (*([] if batch is None else [batch]), len(signs))
+    flips = 1 - 2 * torch.randint(2, shape, generator=generator).double()
+    sizes = (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1).exp()
+    ones = torch.ones(shape, dtype=torch.float64)
+    return torch.where(signs, flips, ones) * torch.where(scales, sizes, ones)
+
+
+def canonicalize(
+    features: WeightSpaceFeatures, omega: float | None = None
+) -> tuple[WeightSpaceFeatures, SymmetryElement]:
+    r"""A canonical form of networks, without the signs, phases and scales that keep their function.
+
+    Which of these exist follows from the activations that `features.spec` knows: see `NetworkSymmetry.canonicalize`.
+    Networks whose activation is not known are taken for sine networks.
+
+    An edit `d` of the canonical form belongs to the network as `element.inverse().on_differences(d)`.
+
+    Args:
+        features: The networks. The first channel holds them; others are carried along as differences.
+        omega: Frequency of sine networks whose spec does not know it. Defaults to 30.
+
+    Returns:
+        The canonical form, and the element that was applied, with a part for each network.
+
+    Example:
+        >>> from neuralfunctionals.weight_space.features import WeightSpaceFeatures
+        >>> spec = NetworkSpec.siren([2, 32, 32, 1])
+        >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
+        >>> canonical, element = canonicalize(networks)
+        >>> copy, _ = canonicalize(SineSymmetry.random(spec)(networks))
+        >>> torch.allclose(copy.tensor, canonical.tensor)
+        True
+    """
+    spec = features.spec
+    if omega is not None and spec.is_chain and spec.activation is not None and spec.omega != omega:
+        raise UserError(
+            f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
+            "Leave omega out: the spec knows the activation."
+        )
+    if not spec.is_chain or any(axis.activation is not None for axis in spec.axes if axis.role == "hidden"):
+        return spec.symmetry.canonicalize(features)
+    return canonicalize_sines(features, 30.0 if omega is None else omega)

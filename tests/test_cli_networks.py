@@ -1,0 +1,117 @@
+"""Trained models on networks of one's own, as people call them."""
+
+import numpy as np
+import pytest
+import torch
+
+from commands import run
+from neuralfunctionals.cli.networks import OPERATIONS as NAMES
+from neuralfunctionals.data import OPERATIONS, build_cnn, open_images
+from neuralfunctionals.inr import Siren, fit, render_images
+from neuralfunctionals.weight_space import WeightSpaceFeatures
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return fit(open_images("mnist-unseen").read(range(2)), recipe="fast").features.to_modules(Siren())
+
+
+@pytest.fixture
+def files(digits, tmp_path):
+    """The same two digits in several files, and how many networks each holds."""
+    torch.save(digits[0].state_dict(), tmp_path / "one.pth")
+    torch.save({"model_state_dict": digits[0].half().state_dict(), "epoch": 1}, tmp_path / "half.pt")
+    digits[0].float()
+    torch.save([d.state_dict() for d in digits], tmp_path / "two.pth")
+    torch.save({"state_dict": {f"net.{k}": v for k, v in digits[0].state_dict().items()}}, tmp_path / "lightning.ckpt")
+    return {tmp_path / "one.pth": 1, tmp_path / "half.pt": 1, tmp_path / "two.pth": 2, tmp_path / "lightning.ckpt": 1}
+
+
+def test_every_shipped_model_is_listed_with_its_result(capsys):
+    code, result, _ = run(capsys, "models", "--json")
+    assert code == 0
+    assert {"digits-classify", "digits-dilate", "cnn-accuracy"} <= {row["name"] for row in result["models"]}
+    code, out, _ = run(capsys, "models")
+    assert code == 0
+    assert "digits-classify" in out
+    assert "weights only" in out
+
+
+def test_classifies_networks_of_files(capsys, files):
+    labels = set()
+    for file, count in files.items():
+        code, result, err = run(capsys, "classify", "digits-classify", "--weights", file, "--json")
+        assert (code, result["networks"]) == (0, count)
+        assert "was taken to hold sine networks with omega 30 and convention paper" in err
+        assert [max(range(10), key=p.__getitem__) for p in result["probabilities"]] == result["labels"]
+        labels.add(result["labels"][0])
+    assert len(labels) == 1
+    code, out, _ = run(
+        capsys, "classify", "digits-classify", "--weights", file, "--omega", "30", "--convention", "paper"
+    )
+    assert code == 0
+    assert "%" in out
+
+
+def test_edited_files_keep_their_dtypes(capsys, files, tmp_path):
+    for file, count in files.items():
+        out = tmp_path / f"edited{file.suffix}"
+        code, result, _ = run(capsys, "edit", "digits-dilate", "--weights", file, "--out", out, "--force", "--json")
+        assert (code, result["networks"]) == (0, count)
+        content = torch.load(out, weights_only=True)
+        first = content[0] if isinstance(content, list) else content
+        assert all(x.dtype == (torch.float16 if "half" in file.name else torch.float32) for x in first.values())
+
+
+@pytest.mark.parametrize("name", ["invert", "mirror", "dilate"])
+def test_edits_by_any_operation_on_pictures(capsys, digits, files, tmp_path, name):
+    words = ("--weights", tmp_path / "two.pth", "--out", tmp_path / "e.pth", "--operation", name, "--json")
+    code, result, _ = run(capsys, "edit", *words)
+    assert (code, result["networks"], result["edit"]) == (0, 2, name)
+    made = WeightSpaceFeatures.from_state_dicts(torch.load(tmp_path / "e.pth", weights_only=True))
+    shown, before = (render_images(f, 28, 28) for f in (made, WeightSpaceFeatures.from_modules(digits)))
+    pictures = ((before.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).detach().numpy()
+    target = torch.from_numpy(OPERATIONS[name](pictures).astype(np.float32)) / 127.5 - 1
+    assert (shown - target).square().mean() < 0.01
+
+
+def test_a_function_of_ones_own_edits_pictures(capsys, files, tmp_path, monkeypatch):
+    (tmp_path / "my_edits.py").write_text("def darker(pictures):\n    return pictures // 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--weights", "one.pth", "--out", "e.safetensors", "--function", "my_edits.darker", "--json")
+    code, result, _ = run(capsys, "edit", *words)
+    assert (code, result["edit"]) == (0, "my_edits.darker")
+
+
+def test_predicts_accuracies_of_a_file(capsys, tmp_path):
+    torch.save(build_cnn().state_dict(), tmp_path / "cnn.pth")
+    code, result, _ = run(capsys, "predict", "cnn-accuracy", "--weights", tmp_path / "cnn.pth", "--json")
+    assert code == 0
+    assert 0 <= result["accuracies"][0] <= 1
+
+
+def test_the_operations_in_the_help_are_those_there_are():
+    assert NAMES.split(", ") == list(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["classify", "digits-classify"], "either --weights FILE or --data DIR"),
+        (["classify", "digits-clasify", "--weights", "one.pth"], "digits-classify"),
+        (["classify", "digits-dilate", "--weights", "one.pth"], "a recipe classify/..., but digits-dilate"),
+        (["classify", "digits-classify", "--weights", "one.pth", "--omega", "0"], "positive and finite"),
+        (["edit", "--weights", "one.pth", "--out", "e.pth"], "one way to edit"),
+        (["edit", "--operation", "blurr", "--weights", "one.pth", "--out", "e.pth"], "one of blur, contrast"),
+        (["edit", "digits-dilate", "--weights", "two.pth", "--out", "e.safetensors"], "Expected one network for"),
+        (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model reads networks 1->16"),
+    ],
+)
+def test_mistakes_get_one_line(capsys, files, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "e.pth").exists()
