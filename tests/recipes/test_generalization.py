@@ -98,7 +98,6 @@ def test_every_model_trains_and_its_run_opens_again(tmp_path, model):
     zoo = WeightDataset(opened.data)
     for split in ("train", "val", "test"):
         assert measure(opened.task, zoo, split) == pytest.approx(result[split], abs=1e-5)
-        assert -1 <= result[split]["kendall_tau"] <= 1
     samples = RunDirectory(tmp_path).read_samples()
     torch.testing.assert_close(samples["true"], zoo.split("test").column("test_accuracy"))
     assert samples["predicted"].shape == (20,)
