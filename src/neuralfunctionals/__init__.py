@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         SineSymmetry,
         WeightSpaceFeatures,
         canonicalize,
+        cat,
         functional_call,
+        stack,
     )
 
 __version__ = "0.1.0"
@@ -29,7 +31,9 @@ _WEIGHT_SPACE = (
     "SineSymmetry",
     "WeightSpaceFeatures",
     "canonicalize",
+    "cat",
     "functional_call",
+    "stack",
 )
 _PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
@@ -39,6 +43,7 @@ __all__ = [
     "SineSymmetry",
     "WeightSpaceFeatures",
     "canonicalize",
+    "cat",
     "data",
     "from_pretrained",
     "functional_call",
@@ -49,6 +54,7 @@ __all__ = [
     "pipeline",
     "recipes",
     "report",
+    "stack",
     "tasks",
     "testing",
 ]

@@ -90,6 +90,7 @@ class Block(nn.Module):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The attention's third term.
         mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
+        max_vectors: Bounds the slices of one group that meet at an axis; see `WeightSpaceSelfAttention`.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Block(nn.Module):
         symmetry: Symmetry = "NP",
         global_term: GlobalTerm = "reduced",
         mlp: Sharing = "per_layer",
+        max_vectors: int | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -110,7 +112,13 @@ class Block(nn.Module):
         self.symmetry: Symmetry = symmetry
         self.attention_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.attention = WeightSpaceSelfAttention(
-            spec, channels, num_heads, dropout=dropout, symmetry=symmetry, global_term=global_term
+            spec,
+            channels,
+            num_heads,
+            dropout=dropout,
+            symmetry=symmetry,
+            global_term=global_term,
+            max_vectors=max_vectors,
         )
         self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)
@@ -123,6 +131,7 @@ class Block(nn.Module):
         norm, attention = self.attention_norm, self.attention
         # The compiled operator knows one projection for all entries, and takes whole networks.
         simple = attention.symmetry == "NP" and not self.spec.has_kernels and attention.global_term != "full"
+        simple = simple and attention.is_plain_chain
         if not simple or not self._is_compiled(features, norm, attention):
             return features + attention(norm(features))
         projection = attention.to_qkv.shared
