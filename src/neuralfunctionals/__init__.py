@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         SineSymmetry,
         WeightSpaceFeatures,
         canonicalize,
+        cat,
         functional_call,
+        stack,
     )
 
 __version__ = "0.1.0"
@@ -32,11 +34,13 @@ _PLACES = {
     "UserError": "errors",
     "WeightSpaceFeatures": "weight_space",
     "canonicalize": "weight_space",
+    "cat": "weight_space",
     "experiment": "recipes",
     "from_pretrained": "models",
     "functional_call": "weight_space",
     "list_pretrained": "pipelines",
     "pipeline": "pipelines",
+    "stack": "weight_space",
 }
 _PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "UserError",
     "WeightSpaceFeatures",
     "canonicalize",
+    "cat",
     "data",
     "experiment",
     "from_pretrained",
@@ -58,6 +63,7 @@ __all__ = [
     "pipeline",
     "recipes",
     "report",
+    "stack",
     "tasks",
     "testing",
 ]

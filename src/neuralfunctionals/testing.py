@@ -12,6 +12,7 @@ an `nn.Sequential` takes them from its parts.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -297,30 +298,32 @@ def _false_symmetries(
     def draw(n: int) -> int:
         return int(torch.randint(n, (), generator=generator))
 
-    for kind in ("weight", "bias"):
+    for kind in dict.fromkeys(g.kind for g in spec.groups):
         groups = [g for g in spec.groups if g.kind == kind]
-        for a, b in ((a, b) for a in groups for b in groups if a.layer < b.layer):
-            name = f"a {kind} of layer {a.layer} changing places with one of layer {b.layer}"
+        for a, b in itertools.combinations(groups, 2):
+            other = f"layer {b.layer}" if spec.is_chain else f"the {b}"
+            name = f"a {a} changing places with one of {other}"
             yield name, _swap(spec, a.start + draw(a.size), b.start + draw(b.size)), True
-    for group in (g for g in spec.groups if g.kind == "weight" and min(g.shape[:2]) > 1):
+    for group in (g for g in spec.groups if len(g.axes) > 1 and min(g.shape[:2]) > 1):
         for _ in range(trials):
             entries = torch.arange(group.start, group.stop).view(*group.shape[:2], -1)
             row, column = draw(group.shape[0]), draw(group.shape[1])
             other = (column + 1 + draw(group.shape[1] - 1)) % group.shape[1]
-            name = f"two weights in one row of layer {group.layer} changing places without their columns"
+            name = f"two entries in one row of the {group} changing places without their columns"
             yield name, _swap(spec, entries[row, column], entries[row, other]), False
             other = (row + 1 + draw(group.shape[0] - 1)) % group.shape[0]
-            name = f"two weights in one column of layer {group.layer} changing places without their rows"
+            name = f"two entries in one column of the {group} changing places without their rows"
             yield name, _swap(spec, entries[row, column], entries[other, column]), False
     for axis, width in enumerate(spec.widths):
         touching = [g for g in spec.groups if axis in g.axes]
         permutes = axis not in spec.fixed_axes(symmetry)
         moved_alone = ([[g] for g in touching] if len(touching) > 1 else []) if permutes else [touching]
         for moved in moved_alone if width > 1 else []:
-            arrays = " and ".join(f"{g.kind} of layer {g.layer}" for g in moved)
+            arrays = " and ".join(map(str, moved))
             ending = "alone" if permutes else "though they are fixed"
             for _ in range(trials):
-                name = f"neurons of layer {axis} permuted in the {arrays}, {ending}"
+                where = f"of layer {axis}" if spec.is_chain else f"'{spec.axes[axis].name}'"
+                name = f"neurons {where} permuted in the {arrays}, {ending}"
                 yield name, _permute_axis(spec, axis, moved, generator), False
 
 

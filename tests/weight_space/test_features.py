@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 
+import neuralfunctionals as nf
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.testing import random_features
 from strategies import network_specs
@@ -94,3 +95,27 @@ NAN = torch.zeros(2, SPEC.num_entries).index_put_((torch.tensor(1), torch.tensor
 def test_wrong_input_is_refused_with_the_reason(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_features_have_the_manners_of_tensors():
+    spec = NetworkSpec.mlp([2, 3, 1])
+    x = WeightSpaceFeatures.from_vectors(spec, torch.randn(4, spec.num_entries))
+    assert (x.shape, x.dtype, x.device) == (x.tensor.shape, torch.float32, x.tensor.device)
+    assert x.double().dtype == torch.float64
+    copy = x.clone()
+    copy.tensor.zero_()
+    assert x.tensor.abs().sum() > 0
+    assert torch.equal((x / 2).tensor, x.tensor / 2)
+    assert torch.equal((x / (x + 10.0)).tensor, x.tensor / (x.tensor + 10))
+    assert torch.equal(nf.cat([x[:1], x[1:]]).tensor, x.tensor)
+    assert nf.stack([x, x]).shape == (4, spec.num_entries, 2)
+    assert WeightSpaceFeatures.unchecked(spec, x.tensor).tensor is x.tensor
+
+
+def test_a_data_loader_makes_batches_of_features():
+    spec = NetworkSpec.mlp([2, 3, 1])
+    x = WeightSpaceFeatures.from_vectors(spec, torch.randn(5, spec.num_entries))
+    items = [(x[n], n) for n in range(5)]
+    batches = list(torch.utils.data.DataLoader(items, batch_size=2))
+    assert [len(features) for features, _ in batches] == [2, 2, 1]
+    assert torch.equal(nf.cat([features for features, _ in batches]).tensor, x.tensor)

@@ -58,7 +58,7 @@ class Siren(nn.Module):
 
 def can_be_siren(spec: NetworkSpec) -> bool:
     """Whether the networks can be sine networks: dense layers with biases."""
-    return not spec.has_kernels and all(layer.has_bias for layer in spec.layers)
+    return spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers)
 
 
 def require_siren(spec: NetworkSpec) -> None:

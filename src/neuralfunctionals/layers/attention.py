@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -39,7 +40,10 @@ class WeightSpaceSelfAttention(nn.Module):
     projections of the first layer depend on the input neuron, those of the last on the output neuron.
     Weights with kernels pass through `Project` before and `Unproject` after.
 
-    Symmetry: NP- or HNP-equivariant; minimal together with `LayerEncoding`.
+    In one sentence, which holds for any network: all slices over one axis of neurons attend to each other. The neurons
+    of an axis that is nested in another (those within an attention head) are taken over all neurons of both.
+
+    Symmetry: NP- or HNP-equivariant; minimal together with `LayerEncoding`, for networks without nested axes.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.1 and appendix "Full description".
 
     Args:
@@ -50,6 +54,8 @@ class WeightSpaceSelfAttention(nn.Module):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The third term: `"reduced"`, `"full"` or `"none"`.
         reduction: What the reduced term attends between: `"mean"` or `"sum"` of each group.
+        max_vectors: Bounds how many slices of one group meet at an axis, such as a wide residual stream: a group with
+            more takes part with their mean. Defaults to no bound.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class WeightSpaceSelfAttention(nn.Module):
         symmetry: Symmetry = "NP",
         global_term: GlobalTerm = "reduced",
         reduction: Literal["mean", "sum"] = "mean",
+        max_vectors: int | None = None,
     ) -> None:
         super().__init__()
         if channels % num_heads:
@@ -84,7 +91,9 @@ class WeightSpaceSelfAttention(nn.Module):
         self.skeleton = spec.without_kernels()
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
-        self.vectors = axis_vectors(self.skeleton)
+        self.max_vectors = max_vectors
+        self.slices = _find_slices(self.skeleton)
+        self.vectors = axis_vectors(self.skeleton) if self.is_plain_chain else []
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -98,12 +107,18 @@ class WeightSpaceSelfAttention(nn.Module):
             output = output + self._attend_between_groups(features, qkv)
         return self.unproject(output)
 
+    @property
+    def is_plain_chain(self) -> bool:
+        """Whether the networks are chains, all of whose slices meet."""
+        return self.spec.is_chain and self.max_vectors is None
+
     def plain_parameters(self) -> list[Tensor] | None:
         """Weight and bias of the projection, if nothing else is computed than the compiled form knows.
 
         That form takes chains of dense layers, with one projection for all entries, and has no third term or the means.
         """
-        is_known = not self.spec.has_kernels and self.symmetry == "NP" and self.global_term != "full"
+        is_known = self.is_plain_chain and not self.spec.has_kernels
+        is_known = is_known and self.symmetry == "NP" and self.global_term != "full"
         is_plain = self.reduction == "mean" and (self.dropout == 0 or not self.training)
         is_stock = kernels.is_stock(self, WeightSpaceSelfAttention) and kernels.is_stock(
             self.to_qkv, _NeuronDependentLinear
@@ -111,33 +126,45 @@ class WeightSpaceSelfAttention(nn.Module):
         return kernels.stock_parameters(self.to_qkv.shared, nn.Linear) if is_known and is_plain and is_stock else None
 
     def attend_along_axes(self, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """The first two terms: attention between all vectors over the neurons of one layer, for every layer."""
+        """The first two terms: attention between all slices over one axis of neurons, for every axis."""
         parts = qkv.split()
         terms: list[list[Tensor]] = [[] for _ in parts]
-        for axis in range(self.skeleton.num_layers + 1):
-            groups = [(n, g) for n, g in enumerate(self.skeleton.groups) if axis in g.axes]
-            vectors = torch.cat([self._to_vectors(parts[n], g, axis) for n, g in groups], dim=3)
+        for slices in self.slices:
+            vectors = torch.cat([self._bound(self._to_vectors(parts[n], places)) for n, places in slices], dim=3)
             q, k, v = vectors.unbind(0)
-            outputs = self._attend(q, k, v).split([g.size // g.shape[g.axes.index(axis)] for _, g in groups], dim=2)
-            for (n, group), output in zip(groups, outputs, strict=True):
-                terms[n].append(self._from_vectors(output, group, axis))
-        return qkv.with_tensor(join_groups(self.skeleton, [sum(t[1:], start=t[0]) for t in terms]))
+            outputs = self._attend(q, k, v).split([self._count(n, places, bounded=True) for n, places in slices], dim=2)
+            for (n, places), output in zip(slices, outputs, strict=True):
+                output = output.expand(-1, -1, self._count(n, places), -1)
+                terms[n].append(self._from_vectors(output, self.skeleton.groups[n].shape, places))
+        summed = [sum(t[1:], start=t[0]) if t else self._nothing(x) for t, x in zip(terms, parts, strict=True)]
+        return qkv.with_tensor(join_groups(self.skeleton, summed))
 
-    def _to_vectors(self, x: Tensor, group: Group, axis: int) -> Float[Tensor, "3 B H T nc"]:
-        h = self.num_heads
-        if group.kind == "bias":
-            return rearrange(x, "B n (s H c) -> s B H 1 (n c)", s=3, H=h)
-        if group.layer == axis:
-            return rearrange(x, "B n T (s H c) -> s B H T (n c)", s=3, H=h)
-        return rearrange(x, "B T n (s H c) -> s B H T (n c)", s=3, H=h)
+    def _count(self, n: int, places: tuple[int, ...], *, bounded: bool = False) -> int:
+        shape = self.skeleton.groups[n].shape
+        count = math.prod(size for place, size in enumerate(shape) if place not in places)
+        return 1 if bounded and self.max_vectors is not None and count > self.max_vectors else count
 
-    def _from_vectors(self, x: Float[Tensor, "B H T nc"], group: Group, axis: int) -> Tensor:
-        n = self.skeleton.widths[axis]
-        if group.kind == "bias":
-            return rearrange(x, "B H 1 (n c) -> B n (H c)", n=n)
-        if group.layer == axis:
-            return rearrange(x, "B H T (n c) -> B n T (H c)", n=n)
-        return rearrange(x, "B H T (n c) -> B T n (H c)", n=n)
+    def _bound(self, vectors: Float[Tensor, "3 B H T nc"]) -> Float[Tensor, "3 B H T nc"]:
+        if self.max_vectors is None or vectors.shape[3] <= self.max_vectors:
+            return vectors
+        return vectors.mean(3, keepdim=True)
+
+    def _to_vectors(self, x: Tensor, places: tuple[int, ...]) -> Float[Tensor, "3 B H T nc"]:
+        """The slices of a group over its neurons at these places."""
+        others = [n for n in range(x.ndim - 2) if n not in places]
+        x = x.permute(0, -1, *(1 + n for n in others), *(1 + n for n in places))
+        x = x.flatten(2 + len(others)).flatten(2, 1 + len(others)) if others else x.flatten(2)[:, :, None]
+        return rearrange(x, "B (s H c) T n -> s B H T (n c)", s=3, H=self.num_heads)
+
+    def _from_vectors(self, x: Float[Tensor, "B H T nc"], shape: tuple[int, ...], places: tuple[int, ...]) -> Tensor:
+        others = [n for n in range(len(shape)) if n not in places]
+        order = [*others, *places]
+        x = rearrange(x, "B H T (n c) -> B T n (H c)", n=math.prod(shape[n] for n in places))
+        x = x.reshape(len(x), *(shape[n] for n in order), -1)
+        return x.permute(0, *(1 + order.index(n) for n in range(len(shape))), -1)
+
+    def _nothing(self, x: Tensor) -> Tensor:
+        return x.new_zeros(*x.shape[:-1], self.out_channels)
 
     def _attend_between_groups(self, features: WeightSpaceFeatures, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The reduced third term: attention between one summary of each group, given to all entries of the group."""
@@ -178,6 +205,28 @@ def _vectors_over(axis: int, group: Group) -> Int[Tensor, "T n"]:
     if group.kind == "bias":
         return entries[None]
     return entries.T if group.layer == axis else entries
+
+
+def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
+    """For each axis the groups whose slices over its neurons meet there, and where the neurons stand in each.
+
+    The slices over a nested axis are over it and its parent together: a neuron within a head has no place of its own in
+    other heads. So a group with nested axes has no slices over the parent alone, nor over one of two nested axes.
+    """
+    found = []
+    for number, axis in enumerate(spec.axes):
+        slices = []
+        for n, group in enumerate(spec.groups):
+            own = [place for place, a in enumerate(group.axes) if a == number]
+            if axis.within is None:
+                nested = [a for a in group.axes if spec.axes[a].within == number]
+                slices += [(n, (place,)) for place in own if not nested]
+            else:
+                nested = [a for a in group.axes if spec.axes[a].within == axis.within]
+                slices += [(n, (group.axes.index(axis.within), place)) for place in own if len(nested) == 1]
+        if slices:
+            found.append(slices)
+    return found
 
 
 class _NeuronDependentLinear(nn.Module):

@@ -92,6 +92,7 @@ class Block(nn.Module):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The attention's third term.
         mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
+        max_vectors: Bounds the slices of one group that meet at an axis; see `WeightSpaceSelfAttention`.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Block(nn.Module):
         symmetry: Symmetry = "NP",
         global_term: GlobalTerm = "reduced",
         mlp: Sharing = "per_layer",
+        max_vectors: int | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -112,7 +114,13 @@ class Block(nn.Module):
         self.symmetry: Symmetry = symmetry
         self.attention_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.attention = WeightSpaceSelfAttention(
-            spec, channels, num_heads, dropout=dropout, symmetry=symmetry, global_term=global_term
+            spec,
+            channels,
+            num_heads,
+            dropout=dropout,
+            symmetry=symmetry,
+            global_term=global_term,
+            max_vectors=max_vectors,
         )
         self.feed_forward_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.feed_forward = FeedForward(spec, channels, hidden_channels, dropout=dropout, mlp=mlp)

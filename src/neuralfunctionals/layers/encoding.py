@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.layers.norm import spread_over_entries
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+from neuralfunctionals.weight_space import Group, NetworkSpec, Role, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: N packed entries, C channels, n neurons, K encoding channels.
 
@@ -60,8 +60,8 @@ class InputOutputEncoding(nn.Module):
         super().__init__()
         self.spec = spec
         self.in_channels = self.out_channels = channels
-        self.input_encoding = nn.Parameter(torch.randn(spec.widths[0], channels))
-        self.output_encoding = nn.Parameter(torch.randn(spec.widths[-1], channels))
+        self.input_encoding = nn.Parameter(torch.randn(sum(_end_sizes(spec, "input")), channels))
+        self.output_encoding = nn.Parameter(torch.randn(sum(_end_sizes(spec, "output")), channels))
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "InputOutputEncoding")
@@ -107,9 +107,10 @@ class SinusoidalEncoding(nn.Module):
             angles = places * torch.linspace(1, max_frequency / 2, num_bands) * math.pi
             return torch.cat([angles.sin(), angles.cos(), places], dim=-1)
 
-        encoding = _encode_ends(spec, encode(spec.widths[0]), encode(spec.widths[-1]))
+        ends = [torch.cat([encode(n) for n in (*_end_sizes(spec, role), 0)]) for role in ("input", "output")]
+        encoding = _encode_ends(spec, ends[0], ends[1])
         if encode_layers:
-            layers = encode(spec.num_layers)
+            layers = encode(max(g.layer for g in spec.groups))
             encoding = encoding + spread_over_entries(spec, [layers[g.layer - 1] for g in spec.groups])
         self.register_buffer("encoding", encoding, persistent=False)
 
@@ -160,18 +161,27 @@ class FourierFeatures(nn.Module):
         return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
 
 
+def _end_sizes(spec: NetworkSpec, role: Role) -> list[int]:
+    """Neurons of each input axis, or of each output axis; a chain has one of each."""
+    return [axis.size for axis in spec.axes if axis.role == role]
+
+
 def _encode_ends(
     spec: NetworkSpec, inputs: Float[Tensor, "n C"], outputs: Float[Tensor, "m C"]
 ) -> Float[Tensor, "N C"]:
     """For each entry the sum of the vectors of the input and output neurons that it touches."""
+    vectors: dict[int, Tensor] = {}
+    ends: list[tuple[Role, Tensor]] = [("input", inputs), ("output", outputs)]
+    for role, values in ends:
+        numbers = [n for n, axis in enumerate(spec.axes) if axis.role == role]
+        vectors.update(zip(numbers, values.split(_end_sizes(spec, role)), strict=True))
 
     def encode(group: Group) -> Tensor:
         total = inputs.new_zeros(1, *group.shape, inputs.shape[-1])
         for place, axis in enumerate(group.axes):
-            for end, vectors in ((0, inputs), (spec.num_layers, outputs)):
-                if axis == end:
-                    behind = total.ndim - place - 3
-                    total = total + vectors.view(len(vectors), *[1] * behind, -1)
+            if axis in vectors:
+                behind = total.ndim - place - 3
+                total = total + vectors[axis].view(-1, *[1] * behind, inputs.shape[-1])
         return total
 
     return join_groups(spec, [encode(g) for g in spec.groups])[0]

@@ -7,10 +7,13 @@ left), one vector of channels for each neuron (one axis), or for each pair of ne
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,43 +30,153 @@ class FoldedGroup:
     axes: tuple[int, ...]
     fold: int
     """How many fixed neurons and kernel positions stand behind each channel."""
+    places: tuple[int, ...]
+    """Dimensions of the group that the axes stand at."""
+    sizes: tuple[int, ...]
+    """Neurons of each axis."""
+    parents: tuple[int | None, ...]
+    """For each axis the place, among the axes, of the one it is nested in."""
 
     @classmethod
     def of(cls, spec: NetworkSpec, symmetry: Symmetry) -> list[FoldedGroup]:
         """The groups of a network under a symmetry, in packed order."""
         fixed = spec.fixed_axes(symmetry)
-        return [
-            cls(
-                group=g,
-                axes=tuple(a for a in g.axes if a not in fixed),
-                fold=g.kernel_size * math.prod(spec.widths[a] for a in g.axes if a in fixed),
+        folded = []
+        for g in spec.groups:
+            places = tuple(n for n, a in enumerate(g.axes) if a not in fixed)
+            axes = tuple(g.axes[n] for n in places)
+            within = [spec.axes[a].within for a in axes]
+            folded.append(
+                cls(
+                    group=g,
+                    axes=axes,
+                    fold=g.kernel_size * math.prod(spec.widths[a] for a in g.axes if a in fixed),
+                    places=places,
+                    sizes=tuple(spec.widths[a] for a in axes),
+                    parents=tuple(axes.index(w) if w in axes else None for w in within),
+                )
             )
-            for g in spec.groups
-        ]
+        return folded
+
+    # Message passing knows neurons by one number: those of a nested axis are counted over it and its parent.
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The axes whose neurons the entries join: all but those that others are nested in."""
+        return tuple(axis for place, axis in enumerate(self.axes) if place not in self.parents)
+
+    def by_ends(self, x: Float[Tensor, "B *_axes D"]) -> Float[Tensor, "B *_ends D"]:
+        """The folded values with one dimension for each end.
+
+        Two axes nested in the same one, as in a grouped convolution, give blocks along the diagonal, and zeros.
+        """
+        if not any(parent is not None for parent in self.parents):
+            return x
+        x, paths = self._repeat_parents(x)
+        order = [n for path in paths for n in path]
+        x = x.permute(0, *(1 + n for n in order), -1)
+        for n, path in enumerate(paths):
+            x = x.flatten(1 + n, n + len(path))
+        return x
+
+    def from_ends(self, y: Float[Tensor, "B *_ends D"]) -> Float[Tensor, "B *_axes D"]:
+        """The values of the entries among those of all pairs of ends; the inverse of `by_ends`."""
+        if not any(parent is not None for parent in self.parents):
+            return y
+        for n in reversed(range(len(self.ends))):
+            place = [p for p in range(len(self.axes)) if p not in self.parents][n]
+            parent = self.parents[place]
+            if parent is not None:
+                y = y.unflatten(1 + n, (self.sizes[parent], self.sizes[place]))
+        labels = [n for path in self._paths() for n in path]
+        while len(labels) > len(self.axes):  # a parent that stands twice: the blocks along the diagonal
+            twice = next(n for n in labels if labels.count(n) > 1)
+            first, second = (n for n, label in enumerate(labels) if label == twice)
+            y = y.diagonal(dim1=1 + first, dim2=1 + second).movedim(-1, 1)
+            labels = [twice, *(label for n, label in enumerate(labels) if n not in (first, second))]
+        return y.permute(0, *(1 + labels.index(n) for n in range(len(self.axes))), -1)
+
+    def _paths(self) -> list[tuple[int, ...]]:
+        """For each end the places of its parent, if it has one, and of itself."""
+        places = [p for p in range(len(self.axes)) if p not in self.parents]
+        return [(p,) if self.parents[p] is None else (self.parents[p], p) for p in places]  # pyright: ignore
+
+    def _repeat_parents(self, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
+        """Gives every nested axis a parent of its own, with zeros where two of these differ."""
+        paths, seen, count = [], set(), len(self.axes)
+        for path in self._paths():
+            if len(path) == 2 and path[0] in seen:
+                x = torch.diag_embed(x.movedim(1 + path[0], -1)).movedim((-2, -1), (1 + path[0], 1 + count))
+                path = (count, path[1])
+                count += 1
+            seen.add(path[0])
+            paths.append(path)
+        return x, paths
+
+    @property
+    def _order(self) -> list[int]:
+        """Dimensions of the group, with permutable axes first."""
+        return [*self.places, *(n for n in range(len(self.group.shape)) if n not in self.places)]
 
     def fold_fixed(self, x: Float[Tensor, "B *_shape C"]) -> Float[Tensor, "B *_axes D"]:
         """The group's values, permutable axes first, everything else folded into the channels."""
-        if self._fixed_axis_first:
-            x = x.movedim(1, 2)
+        order = self._order
+        if order != sorted(order):
+            x = x.permute(0, *(1 + n for n in order), -1)
         return x.flatten(1 + len(self.axes))
 
     def unfold_fixed(self, x: Float[Tensor, "B *_axes D"]) -> Float[Tensor, "B *_shape C"]:
         """The inverse of `fold_fixed`, for any number of channels."""
-        shape = self.group.shape
-        if self._fixed_axis_first:
-            return x.unflatten(-1, (shape[0], *shape[2:], -1)).movedim(2, 1)
-        return x.unflatten(-1, (*shape[len(self.axes) :], -1))
+        order, shape = self._order, self.group.shape
+        x = x.unflatten(-1, (*(shape[n] for n in order[len(self.axes) :]), -1))
+        if order == sorted(order):
+            return x
+        back = sorted(range(len(order)), key=lambda n: order[n])
+        return x.permute(0, *(1 + n for n in back), -1)
 
     def pool(
         self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
     ) -> Float[Tensor, "B *_kept D"]:
         """Reduces the folded values over all permutable axes except the kept ones."""
-        dims = [1 + place for place, axis in enumerate(self.axes) if axis not in kept]
-        if not dims:
-            return x
-        return {"mean": x.mean, "sum": x.sum, "max": x.amax}[how](dims)
+        return self.pool_places(x, tuple(place for place, axis in enumerate(self.axes) if axis in kept), how)
 
-    @property
-    def _fixed_axis_first(self) -> bool:
-        """The last layer's weights under HNP: output neurons stand first but stay in place."""
-        return len(self.axes) == 1 and self.axes[0] != self.group.axes[0]
+    def pool_places(
+        self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
+    ) -> Float[Tensor, "B *_kept D"]:
+        """As `pool`, but keeps places among the axes, in the order given."""
+        dims = [1 + place for place in range(len(self.axes)) if place not in kept]
+        if dims:
+            x = {"mean": x.mean, "sum": x.sum, "max": x.amax}[how](dims)
+        order = sorted(range(len(kept)), key=lambda n: kept[n])
+        if order == list(range(len(kept))):
+            return x
+        back = sorted(range(len(order)), key=lambda n: order[n])
+        return x.permute(0, *(1 + n for n in back), -1)
+
+    def spread(self, y: Float[Tensor, "B *_kept D"], kept: tuple[int, ...]) -> Tensor:
+        """Values for places among the axes, in the order given, with dimensions of size 1 for all others."""
+        if len(kept) > 1:
+            order = sorted(range(len(kept)), key=lambda n: kept[n])
+            y = y.permute(0, *(1 + n for n in order), -1)
+        for place in range(len(self.axes)):
+            if place not in kept:
+                y = y.unsqueeze(1 + place)
+        return y
+
+    def find_places(self, axes: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """All ways to find these axes among those of the group; several if it has an axis twice."""
+        choices = [[place for place, axis in enumerate(self.axes) if axis == wanted] for wanted in axes]
+        return [places for places in itertools.product(*choices) if len(set(places)) == len(places)]
+
+
+def shared_axes(spec: NetworkSpec, groups: Sequence[FoldedGroup]) -> list[tuple[int, ...]]:
+    """All sets of permutable axes that groups can share, larger ones last; an axis never without its parent."""
+    found: dict[tuple[int, ...], None] = {}
+    for group in groups:
+        for count in range(len(group.axes) + 1):
+            for places in itertools.combinations(range(len(group.axes)), count):
+                axes = tuple(group.axes[n] for n in places)
+                if all(spec.axes[a].within in (None, *axes) for a in axes):
+                    # The order of the axes does not matter: only the first one found is kept.
+                    found.setdefault(next((s for s in found if sorted(s) == sorted(axes)), axes))
+    return sorted(found, key=lambda axes: (len(axes), axes if len(axes) == 1 else ()))

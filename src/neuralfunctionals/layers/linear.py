@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.layers.folding import FoldedGroup, Reduction
+from neuralfunctionals.layers.folding import FoldedGroup, Reduction, shared_axes
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, N packed entries, C, D channels, n neurons of one layer.
@@ -61,6 +62,21 @@ class _LinearDict(nn.ModuleDict):
         def values(self) -> Iterable[nn.Linear]: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
+@dataclass(frozen=True)
+class _Term:
+    """The groups that share a set of axes, and the places of these axes in each."""
+
+    sources: list[tuple[int, tuple[int, ...]]]
+    targets: list[tuple[int, tuple[int, ...]]]
+
+    @classmethod
+    def of(cls, axes: tuple[int, ...], groups: Sequence[FoldedGroup]) -> _Term:
+        sources = [(n, places) for n, g in enumerate(groups) for places in g.find_places(axes)]
+        # An axis that a group has twice gives each of its two places, but one array of pairs.
+        repeated = len(set(axes)) < len(axes)
+        return cls(sources, [x for x in sources if not repeated or list(x[1]) == sorted(x[1])])
+
+
 class _EquivariantLinear(nn.Module):
     r"""The general affine map that commutes with permutations of neurons, from a complete basis.
 
@@ -75,6 +91,15 @@ class _EquivariantLinear(nn.Module):
        t = [\overline{W}^{(1)}_{\star\star}, \overline{b}^{(1)}_\star, \ldots] $$
 
     Fixed neurons and kernel positions count as channels (see `folding`).
+
+    That is the case of a chain. In general, for every set $S$ of axes that some groups share, the groups that have
+    these axes are reduced over all their others, mapped together, and spread over the other axes of their targets:
+
+    $$ Y_t = \sum_{S \subseteq P_t} \mathrm{spread} \Big( \sum_{s: S \subseteq P_s} A_{S,t,s}\,
+       \mathrm{reduce}_{P_s \setminus S} X_s \Big), $$
+
+    $P_s$ being the permutable axes of group $s$. An axis that is nested in another is in $S$ only together with it. For
+    groups that have one axis twice (recurrent weights), terms on the diagonal are left out.
     """
 
     def __init__(
@@ -92,64 +117,59 @@ class _EquivariantLinear(nn.Module):
         self.symmetry: Symmetry = symmetry
         self.reduction: Reduction = reduction
         self.groups = FoldedGroup.of(spec, symmetry)
-        self.axes = sorted({axis for g in self.groups for axis in g.axes})
+        shared = shared_axes(spec, self.groups)
         folds = [g.fold for g in self.groups]
+        self.terms = {axes: _Term.of(axes, self.groups) for axes in shared}
+        """For each set of axes, the groups that have it."""
 
-        def linear(fold: int, *, bias: bool = False) -> nn.Linear:
-            return nn.Linear(fold * in_channels, fold * out_channels, bias=bias)
+        def linear(axes: tuple[int, ...]) -> nn.Linear:
+            term = self.terms[axes]
+            sources, targets = (sum(folds[n] for n, _ in places) for places in (term.sources, term.targets))
+            return nn.Linear(sources * in_channels, targets * out_channels, bias=not axes)
 
-        pairs = {n: g.fold for n, g in enumerate(self.groups) if len(g.axes) == 2}
-        at_axis = {axis: sum(g.fold for g in self.groups if axis in g.axes) for axis in self.axes}
-        self.entry_maps = _LinearDict({str(n): linear(fold) for n, fold in pairs.items()})
-        self.neuron_maps = _LinearDict({str(axis): linear(fold) for axis, fold in at_axis.items()})
-        self.network_map = linear(sum(folds), bias=True)
+        self.entry_maps = _LinearDict({self._name(axes): linear(axes) for axes in shared if len(axes) > 1})
+        self.neuron_maps = _LinearDict({str(a): linear((a,)) for a in sorted(s[0] for s in shared if len(s) == 1)})
+        self.network_map = linear(())
         self._output_sizes = [f * out_channels for f in folds]
         self.reset_parameters()
+
+    def _name(self, axes: tuple[int, ...]) -> str:
+        """That of the first group with these axes; with the axes themselves if it has more."""
+        n = next(n for n, g in enumerate(self.groups) if g.find_places(axes))
+        return str(n) if len(self.groups[n].axes) == len(axes) else f"{n}:{','.join(map(str, axes))}"
+
+    def _map(self, axes: tuple[int, ...]) -> nn.Linear:
+        if len(axes) > 1:
+            return self.entry_maps[self._name(axes)]
+        return self.neuron_maps[str(axes[0])] if axes else self.network_map
 
     def reset_parameters(self) -> None:
         """Uniform within one over the root of the number of values that each output sums."""
         bounds = []
-        for n, group in enumerate(self.groups):
-            maps = [self.neuron_maps[str(axis)] for axis in group.axes] + [self.network_map]
-            maps += [self.entry_maps[str(n)]] if str(n) in self.entry_maps else []
+        for n in range(len(self.groups)):
+            maps = [self._map(axes) for axes, term in self.terms.items() for m, _ in term.targets if m == n]
             bounds.append(sum(m.in_features for m in maps) ** -0.5)
+        by_axis = sorted((axes for axes in self.terms if len(axes) == 1), key=lambda axes: axes[0])
         with torch.no_grad():
-            for n, linear in self.entry_maps.items():
-                linear.weight.uniform_(-bounds[int(n)], bounds[int(n)])
-            for axis, linear in self.neuron_maps.items():
-                touching = [n for n, g in enumerate(self.groups) if int(axis) in g.axes]
-                rows = linear.weight.split([self._output_sizes[n] for n in touching])
-                for n, part in zip(touching, rows, strict=True):
-                    part.uniform_(-bounds[n], bounds[n])
-            for parameter in (self.network_map.weight, self.network_map.bias):
-                for bound, part in zip(bounds, parameter.split(self._output_sizes), strict=True):
-                    part.uniform_(-bound, bound)
+            for axes in [*(axes for axes in self.terms if len(axes) > 1), *by_axis, ()]:
+                linear, targets = self._map(axes), [n for n, _ in self.terms[axes].targets]
+                for parameter in (linear.weight, linear.bias):
+                    rows = () if parameter is None else parameter.split([self._output_sizes[n] for n in targets])
+                    for n, part in zip(targets, rows, strict=False):
+                        part.uniform_(-bounds[n], bounds[n])
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, type(self).__name__)
         values = [group.fold_fixed(x) for group, x in zip(self.groups, features.split(), strict=True)]
-        outputs = self._from_network(values)
-        for axis in self.axes:
-            self._add_from_neurons(axis, values, outputs)
-        for n, linear in self.entry_maps.items():
-            outputs[int(n)] = outputs[int(n)] + linear(values[int(n)])
+        outputs: list[Tensor] = [values[0]] * len(values)
+        for axes, term in self.terms.items():
+            pooled = [self.groups[n].pool_places(values[n], places, self.reduction) for n, places in term.sources]
+            mapped = self._map(axes)(torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0])
+            parts = mapped.split([self._output_sizes[n] for n, _ in term.targets], -1)
+            for (n, places), y in zip(term.targets, parts, strict=True):
+                y = self.groups[n].spread(y, places)
+                outputs[n] = outputs[n] + y if axes else y
         return features.with_tensor(self._join(values, outputs))
-
-    def _from_network(self, values: list[Tensor]) -> list[Tensor]:
-        summary = torch.cat([g.pool(x, (), self.reduction) for g, x in zip(self.groups, values, strict=True)], dim=-1)
-        outputs: Float[Tensor, "B D"] = self.network_map(summary)
-        return [
-            y[(slice(None), *[None] * len(g.axes))]
-            for g, y in zip(self.groups, outputs.split(self._output_sizes, -1), strict=True)
-        ]
-
-    def _add_from_neurons(self, axis: int, values: list[Tensor], outputs: list[Tensor]) -> None:
-        touching = [n for n, g in enumerate(self.groups) if axis in g.axes]
-        summary = torch.cat([self.groups[n].pool(values[n], (axis,), self.reduction) for n in touching], dim=-1)
-        mapped: Float[Tensor, "B n D"] = self.neuron_maps[str(axis)](summary)
-        for n, y in zip(touching, mapped.split([self._output_sizes[n] for n in touching], -1), strict=True):
-            axes = self.groups[n].axes
-            outputs[n] = outputs[n] + (y if len(axes) == 1 else y.unsqueeze(2 if axes[0] == axis else 1))
 
     def _join(self, values: list[Tensor], outputs: list[Tensor]) -> Float[Tensor, "B N D"]:
         # A group that has no permutable axis, or whose terms all broadcast, takes its shape here.

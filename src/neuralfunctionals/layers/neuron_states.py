@@ -6,8 +6,10 @@ HNP) need none: the entries that join them to a neuron are features of that neur
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -46,6 +48,9 @@ class NeuronStates(nn.Module):
     numbers of the whole network. Entries are taken relative to the root mean square of their group in their network,
     whose logarithm is part of $s$. The gates $G$ are learned projections of the weights, see `Gates`. In a round, each
     layer of neurons sees the new states of the layer before it.
+
+    In networks other than chains every axis of neurons has states, and messages pass along every group that joins two.
+    Neurons of a nested axis are counted over it and its parent, which has no states of its own there.
 
     There are far fewer neurons than weights: a round costs a small part of an attention block.
 
@@ -90,8 +95,8 @@ class NeuronStates(nn.Module):
         self.symmetry: Symmetry = symmetry
         self.omega = omega
         self.groups = FoldedGroup.of(spec, symmetry)
-        self.layers = sorted({axis for g in self.groups for axis in g.axes})
-        self.joints = [g for g in self.groups if len(g.axes) == 2]
+        self.layers = sorted({axis for g in self.groups for axis in g.ends})
+        self.joints = [Joint(n, g, pair) for n, g in enumerate(self.groups) for pair in _pairs(g)]
         self.probes = None
         if probes and spec.has_kernels:
             self.probes = ImageProbes(spec, probes)
@@ -103,13 +108,12 @@ class NeuronStates(nn.Module):
             self.network_channels += self.probes.output_channels
         hidden_channels = 2 * channels if hidden_channels is None else hidden_channels
         if num_gates is None:
-            values = in_channels * max(g.fold for g in self.joints) if self.joints else 1
+            values = in_channels * max(joint.group.fold for joint in self.joints) if self.joints else 1
             num_gates = math.gcd(1 << min(3, values.bit_length() - 1), channels)
         self.read_neurons = nn.ModuleDict()
         self.read_network = nn.ModuleDict()
         for layer in self.layers:
-            touching = [g for g in self.groups if layer in g.axes]
-            values = sum(g.fold * self._copies(g) for g in touching) * in_channels
+            values = sum(g.fold * self._copies(g) * g.ends.count(layer) for g in self.groups) * in_channels
             values += 0 if self.probes is None else self.probes.neuron_channels.get(layer, 0)
             self.read_neurons[str(layer)] = nn.Linear(values, channels)
             # From zero: logarithms of scales are large and alike for all networks, and would drown the rest.
@@ -122,31 +126,34 @@ class NeuronStates(nn.Module):
 
     def _copies(self, group: FoldedGroup) -> int:
         """How often the values of a group are read: as they are and, as the case may be, absolute or as angles."""
-        if group.group.kind == "bias":
-            return 3 if self.omega is not None and len(group.axes) == 1 else 1
+        if self._is_bias(group):
+            return 3 if self.omega is not None else 1
         return 2
+
+    def _is_bias(self, group: FoldedGroup) -> bool:
+        """Whether a group holds one number, or one for each fixed neuron, of the neurons of one axis."""
+        return group.group.kind != "weight" and len(group.ends) == 1
 
     def forward(self, features: WeightSpaceFeatures) -> States:
         features.require_spec(self.spec, type(self).__name__)
         relative, scales = take_out_scales(features)
         seen: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}
         inside = [scales.log().flatten(1)]
-        gates = []
+        values = []
         for group, raw, x in zip(self.groups, features.split(), relative.split(), strict=True):
-            x = group.fold_fixed(x)
+            x = group.by_ends(group.fold_fixed(x))
+            values.append(x)
             if not group.axes:
                 inside.append(group.fold_fixed(raw))
-            elif len(group.axes) == 2:
-                gates.append(x)
-                for layer in group.axes:
-                    seen[layer] += [group.pool(value, (layer,), "mean") for value in (x, x.abs())]
+            elif self._is_bias(group):
+                seen[group.ends[0]].append(x)
+                if self.omega is not None:
+                    angles = self.omega * group.by_ends(group.fold_fixed(raw))
+                    seen[group.ends[0]] += [angles.sin(), angles.cos()]
             else:
-                seen[group.axes[0]].append(x)
-                if group.group.kind == "weight":
-                    seen[group.axes[0]].append(x.abs())
-                elif self.omega is not None:
-                    angles = self.omega * group.fold_fixed(raw)
-                    seen[group.axes[0]] += [angles.sin(), angles.cos()]
+                for place, layer in enumerate(group.ends):
+                    others = [1 + n for n in range(len(group.ends)) if n != place]
+                    seen[layer] += [value.mean(others) if others else value for value in (x, x.abs())]
         if self.probes is not None:
             activations, outputs = self.probes(features)
             inside.append(outputs)
@@ -154,17 +161,41 @@ class NeuronStates(nn.Module):
                 seen[layer].append(values)
         network = torch.cat(inside, dim=-1)
         neurons = {
-            layer: self.read_neurons[str(layer)](torch.cat(values, dim=-1))
+            layer: self.read_neurons[str(layer)](torch.cat(parts, dim=-1))
             + self.read_network[str(layer)](network)[:, None]
-            for layer, values in seen.items()
+            for layer, parts in seen.items()
         }
-        between = self.gates(gates) if len(self.rounds) else []
+        between = self.gates([joint.select(values) for joint in self.joints]) if len(self.rounds) else []
         for update in self.rounds:
             neurons = update(neurons, between)
         return States(neurons, network)
 
     def extra_repr(self) -> str:
         return f"{self.spec}, {self.in_channels} -> {self.channels} channels, symmetry={self.symmetry}"
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Two ends of a group: neurons that its entries join, so that messages pass between them."""
+
+    number: int
+    group: FoldedGroup
+    pair: tuple[int, int]
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """The axes of the two ends."""
+        return self.group.ends[self.pair[0]], self.group.ends[self.pair[1]]
+
+    def select(self, values: Sequence[Tensor]) -> Float[Tensor, "B n m _d"]:
+        """The values between the two ends, means over any others."""
+        x = values[self.number]
+        others = [1 + n for n in range(len(self.group.ends)) if n not in self.pair]
+        return x.mean(others) if others else x
+
+
+def _pairs(group: FoldedGroup) -> list[tuple[int, int]]:
+    return list(itertools.combinations(range(len(group.ends)), 2))
 
 
 def take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, Float[Tensor, "B G C"]]:
@@ -199,14 +230,14 @@ class Gates(nn.Module):
         shape `(B, G, 2 n, m)`, and backwards, `(B, G, 2 m, n)`.
     """
 
-    def __init__(self, joints: Sequence[FoldedGroup], in_channels: int, channels: int, num_gates: int) -> None:
+    def __init__(self, joints: Sequence[Joint], in_channels: int, channels: int, num_gates: int) -> None:
         super().__init__()
         if channels % num_gates:
             raise UserError(
                 f"Expected channels divisible by the gates, but got {channels} channels and {num_gates} gates. "
                 f"Take a multiple of {num_gates} channels or another number of gates."
             )
-        self.maps = nn.ModuleList(nn.Linear(g.fold * in_channels, num_gates, bias=False) for g in joints)
+        self.maps = nn.ModuleList(nn.Linear(j.group.fold * in_channels, num_gates, bias=False) for j in joints)
         for linear in self.maps:
             nn.init.orthogonal_(linear.get_parameter("weight"))
 
@@ -224,14 +255,15 @@ def _scale(gates: Float[Tensor, "B G n m"]) -> Float[Tensor, "B G 2*n m"]:
 class NeuronRound(nn.Module):
     """Updates every neuron once from its neighbours, layer by layer; the next layer sees the new states."""
 
-    def __init__(self, joints: Sequence[FoldedGroup], layers: Sequence[int], channels: int, hidden: int) -> None:
+    def __init__(self, joints: Sequence[Joint], layers: Sequence[int], channels: int, hidden: int) -> None:
         super().__init__()
         self.layers = layers
         self.sources = {
             layer: [
-                (n, g.axes[1 - g.axes.index(layer)], g.axes.index(layer))
-                for n, g in enumerate(joints)
-                if layer in g.axes
+                (n, joint.layers[1 - way], way)
+                for n, joint in enumerate(joints)
+                for way in (0, 1)
+                if joint.layers[way] == layer
             ]
             for layer in layers
         }
@@ -295,24 +327,27 @@ class WriteEntries(nn.Module):
         for group in self.groups:
             size, pooled = group.fold * out_channels, self.pool.out_channels
             self.maps.append(
-                nn.ModuleList(nn.Linear(states.channels, size) for _ in group.axes)
+                nn.ModuleList(nn.Linear(states.channels, size) for _ in group.ends)
                 if group.axes
                 else nn.ModuleList([nn.Linear(pooled, size)])
             )
-            if rank and len(group.axes) == 2:
-                self.factors.append(nn.ModuleList(nn.Linear(states.channels, rank * size) for _ in group.axes))
+            if rank and len(group.ends) == 2:
+                self.factors.append(nn.ModuleList(nn.Linear(states.channels, rank * size) for _ in group.ends))
 
     def forward(self, states: States) -> WeightSpaceFeatures:
         entries, factors = [], iter(self.factors)
         pooled = self.pool(states) if any(not g.axes for g in self.groups) else None
         for group, maps in zip(self.groups, self.maps, strict=True):
-            ends = [states.neurons[axis] for axis in group.axes]
-            first, *second = [linear(h) for linear, h in zip(maps, ends or [pooled], strict=True)]  # pyright: ignore
-            value = first if not second else first[:, :, None] + second[0][:, None]
+            ends = [states.neurons[axis] for axis in group.ends]
+            values = [linear(h) for linear, h in zip(maps, ends or [pooled], strict=True)]  # pyright: ignore
+            value = values[0]
+            for n, other in enumerate(values[1:], start=1):
+                # Behind the dimensions of the ends so far, one more.
+                value = value.unsqueeze(-2) + other[(slice(None), *[None] * n)]
             if self.rank and len(ends) == 2:
                 left, right = (f(h).unflatten(-1, (-1, self.rank)) for f, h in zip(next(factors), ends, strict=True))  # pyright: ignore
                 value = value + torch.einsum("bnsr, bmsr -> bnms", left, right) * self.rank**-0.5
-            entries.append(group.unfold_fixed(value))
+            entries.append(group.unfold_fixed(group.from_ends(value)))
         return WeightSpaceFeatures(self.spec, join_groups(self.spec, entries))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import path_of
 from neuralfunctionals.models.pretrained import Pretrained, construct, model_class
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, canonicalize
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, SymmetryElement, WeightSpaceFeatures, canonicalize
 from neuralfunctionals.weight_space.sine_symmetry import require_sine
 
 
@@ -60,13 +60,18 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "Canonical")
-        canonical, element = canonicalize(features, self.omega)
+        canonical, element = self._canonicalize(features)
         output = self.model(canonical)
         return element.inverse().on_differences(output) if isinstance(output, WeightSpaceFeatures) else output
 
     def arrange(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The canonical form, which the model then finds done: training asks for that of many networks at once."""
-        return canonicalize(features, self.omega)[0]
+        return self._canonicalize(features)[0]
+
+    def _canonicalize(self, features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, SymmetryElement]:
+        if self.spec.activation is not None:
+            return self.spec.symmetry.canonicalize(features)
+        return canonicalize(features, self.omega)
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Inr2Array(nn.Module, Pretrained):
         omega: float = 30.0,
     ) -> None:
         super().__init__()
+        spec.require_chain("Inr2Array")
         for name, value, known in (
             ("encoder", encoder, ("nft", "nfn", "neuron-graph")),
             ("decoder", decoder, ("separate", "joint")),

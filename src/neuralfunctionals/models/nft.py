@@ -66,6 +66,7 @@ class NFT(nn.Module, Pretrained):
         latent_channels: Channels of each latent.
         head_channels: Hidden widths of the MLP that gives the vector.
         output_scale: First value of the learned scales of the output features.
+        max_vectors: Bounds the slices of one group that meet at an axis; see `layers.WeightSpaceSelfAttention`.
 
     Example:
         >>> import torch
@@ -101,6 +102,7 @@ class NFT(nn.Module, Pretrained):
         latent_channels: int = 256,
         head_channels: Sequence[int] = (1000, 1000),
         output_scale: float = 0.01,
+        max_vectors: int | None = None,
     ) -> None:
         super().__init__()
         if channels % 2:
@@ -125,6 +127,7 @@ class NFT(nn.Module, Pretrained):
                     symmetry=symmetry,
                     global_term=global_term,
                     mlp=mlp,
+                    max_vectors=max_vectors,
                 )
                 for _ in range(num_blocks)
             ),

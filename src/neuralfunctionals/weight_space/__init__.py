@@ -1,8 +1,8 @@
 """The mathematics of weight spaces: specs, packed features and their symmetries."""
 
-from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Symmetry
+from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Role, Symmetry
 from neuralfunctionals.weight_space.convert import spec_from_module, spec_from_state_dict
-from neuralfunctionals.weight_space.features import WeightSpaceFeatures, join_groups, pack
+from neuralfunctionals.weight_space.features import WeightSpaceFeatures, cat, join_groups, pack, stack
 from neuralfunctionals.weight_space.function import evaluate_layers, functional_call
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry
@@ -19,16 +19,19 @@ __all__ = [
     "NetworkSpec",
     "NetworkSymmetry",
     "NeuronPermutation",
+    "Role",
     "ScaleSymmetry",
     "SineSymmetry",
     "Symmetry",
     "SymmetryElement",
     "WeightSpaceFeatures",
     "canonicalize",
+    "cat",
     "evaluate_layers",
     "functional_call",
     "join_groups",
     "pack",
     "spec_from_module",
     "spec_from_state_dict",
+    "stack",
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils.data
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -134,6 +135,19 @@ class WeightSpaceFeatures:
     def __len__(self) -> int:
         return self.tensor.shape[0]
 
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the packed tensor: networks, entries, channels."""
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensor.device
+
     def group(self, group: Group) -> Float[Tensor, "B *_shape C"]:
         """A view of one group of entries in its own shape."""
         return self.tensor[:, group.start : group.stop].unflatten(1, group.shape)
@@ -185,6 +199,14 @@ class WeightSpaceFeatures:
         """Other values, possibly of another number of channels, for the same networks."""
         return WeightSpaceFeatures(self.spec, tensor)
 
+    @classmethod
+    def unchecked(cls, spec: NetworkSpec, tensor: Float[Tensor, "B N C"]) -> WeightSpaceFeatures:
+        """As the constructor, without checking the shape: for use inside of `forward`."""
+        features = object.__new__(cls)
+        object.__setattr__(features, "spec", spec)
+        object.__setattr__(features, "tensor", tensor)
+        return features
+
     def map(self, function: Callable[[Tensor], Tensor]) -> WeightSpaceFeatures:
         """Applies a function of the packed tensor that treats every entry alike, such as `torch.relu`."""
         return self.with_tensor(function(self.tensor))
@@ -200,6 +222,9 @@ class WeightSpaceFeatures:
 
     __rmul__ = __mul__
 
+    def __truediv__(self, other: WeightSpaceFeatures | Tensor | float) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor / self._operand(other))
+
     def __neg__(self) -> WeightSpaceFeatures:
         return self.with_tensor(-self.tensor)
 
@@ -213,6 +238,12 @@ class WeightSpaceFeatures:
 
     def detach(self) -> WeightSpaceFeatures:
         return self.with_tensor(self.tensor.detach())
+
+    def clone(self) -> WeightSpaceFeatures:
+        return self.with_tensor(self.tensor.clone())
+
+    def double(self) -> WeightSpaceFeatures:
+        return self.to(torch.float64)
 
     def __repr__(self) -> str:
         batch, _, channels = self.tensor.shape
@@ -269,6 +300,24 @@ class WeightSpaceFeatures:
             return other
         self.require_spec(other.spec, "Arithmetic")
         return other.tensor
+
+
+def cat(batches: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
+    """Joins batches of networks of one spec into one batch, as `torch.cat`; see `WeightSpaceFeatures.concatenate`."""
+    return WeightSpaceFeatures.concatenate(batches)
+
+
+def stack(parts: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
+    """Joins features of the same networks as channels: weights, gradients, momenta; see `WeightSpaceFeatures.stack`."""
+    return WeightSpaceFeatures.stack(parts)
+
+
+def _collate(batch: Sequence[WeightSpaceFeatures], *, collate_fn_map: Any = None) -> WeightSpaceFeatures:
+    """What a `DataLoader` makes of a list of features: one batch."""
+    return WeightSpaceFeatures.concatenate(batch)
+
+
+torch.utils.data._utils.collate.default_collate_fn_map[WeightSpaceFeatures] = _collate  # pyright: ignore
 
 
 def pack(spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Float[Tensor, "B N C"]:

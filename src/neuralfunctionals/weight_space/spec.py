@@ -204,7 +204,7 @@ class NetworkSpec:
             )
         groups, start = [], 0
         for g in self.groups:
-            shape = g.shape[: len(g.axes)]
+            shape = g.shape[: len(g.axes)] or (1,)  # a group without neurons keeps one entry
             groups.append(Group(g.layer, g.kind, g.axes, shape, start, g.key))
             start = groups[-1].stop
         return NetworkSpec(axes=self.axes, groups=tuple(groups))

@@ -208,7 +208,7 @@ def _write_spec(
                     axes.append(Axis(label.size, role, _axis_name(key, axes)))
                     atoms.append(label)
                 neurons.append((numbers[id(label)], label.size, stride))
-            dims = [(size, stride) for _, size, stride in neurons] + inner
+            dims = [(size, stride) for _, size, stride in neurons] + inner or [(1, 1)]
             numbers_here = tuple(a for a, _, _ in neurons)
             groups.append(
                 Group(
