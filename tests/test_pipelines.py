@@ -111,14 +111,21 @@ def test_latents_and_accuracies(digits):
     assert len(nf.pipeline("cnn-accuracy")([build_cnn(), build_cnn()])) == 2
 
 
+class Sine(nn.Module):
+    def forward(self, x):
+        return torch.sin(30.0 * x)
+
+
 def test_a_module_settles_what_names_and_shapes_leave_open(classify):
     spec = nf.NetworkSpec.mlp([2, 32, 32, 1])
     first, second = nn.Linear(2, 32), nn.Linear(32, 32)
-    named = nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(32, 1))
+    named = nn.Sequential(first, Sine(), second, Sine(), nn.Linear(32, 1))
     assert nf.NetworkSpec.from_module(named) == spec
     content = {f"model.{name}": x for name, x in named.state_dict().items()}
     assert classify(content, module=named) == classify(content)
     assert classify(content, layers=["model.0", "model.2", "model.4"]) == classify(content)
+    with pytest.raises(ValueError, match="Expected sine networks, but .* have the activation tanh"):
+        classify(content, module=nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(32, 1)))
 
 
 @pytest.mark.parametrize(
