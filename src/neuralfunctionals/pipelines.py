@@ -16,7 +16,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.recipes import TrainedRun, open_run
 from neuralfunctionals.shipped import SHIPPED
-from neuralfunctionals.tasks import ClassifyTask, EditTask, GeneralizationTask, ReconstructTask
+from neuralfunctionals.tasks import ClassifyTask
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, K classes.
@@ -105,7 +105,7 @@ class Pipeline:
         if isinstance(answers[0], WeightSpaceFeatures):
             return given.restore(WeightSpaceFeatures.concatenate(answers))
         found = torch.cat(answers).cpu()
-        if isinstance(self.task, ReconstructTask):
+        if found.ndim > 2:  # latents
             return found[0] if given.is_single else found
         single: Callable[[Tensor], Any] = _classification if isinstance(self.task, ClassifyTask) else Tensor.item
         made = [single(answer) for answer in found]
@@ -114,12 +114,12 @@ class Pipeline:
     def _answer(self, batch: WeightSpaceFeatures, form: SirenForm | None) -> Any:
         task = self.task
         task.model.eval()
-        if isinstance(task, EditTask):
+        if hasattr(task, "edit"):
             return task.edit(batch, form=form).to("cpu")
-        if isinstance(task, ReconstructTask):
-            return task.encode(batch, form=form)
-        if isinstance(task, GeneralizationTask):
+        if hasattr(task, "predict"):
             return task.predict(batch)
+        if hasattr(task, "encode"):
+            return task.encode(batch, form=form)
         return task(task.read(batch, form)).float().softmax(-1)
 
     def __repr__(self) -> str:

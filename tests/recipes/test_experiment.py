@@ -73,10 +73,6 @@ class BrightnessTask(Task):
     def encode(self, networks, form=None):
         return self.model(networks)[:, None].detach()
 
-    def edit(self, networks, form=None):
-        return networks * 0.5
-
-
 TASK = TaskDefinition(
     BrightnessTask,
     config=BrightnessConfig,
@@ -131,7 +127,6 @@ def test_every_command_takes_a_run_of_a_task_and_a_model_of_ones_own(trained, di
     assert (code, encoded["latent_shape"]) == (0, [1, 1]), err
     torch.save(Siren().state_dict(), tmp_path / "siren.pth")
     weights = ["--weights", tmp_path / "siren.pth"]
-    assert run(capsys, "edit", out, *weights, "--out", tmp_path / "edited.pth", "--omega", "30")[0] == 0
     code, predicted, err = run(capsys, "predict", out, *weights, "--json")
     assert (code, len(predicted["accuracies"])) == (0, 1), err
     words = ["sweep", "own_package.brightness/digits", "--data", digits, "--trials", "1", "--out", tmp_path / "sweep"]
