@@ -117,6 +117,7 @@ def test_the_operators_keep_the_rules_of_custom_operators():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_compiled_graph_holds_them():
     block, x = make(NetworkSpec.mlp([2, 3, 1]))
     names = []

@@ -144,7 +144,7 @@ class WeightSpaceSelfAttention(nn.Module):
         count = math.prod(size for place, size in enumerate(shape) if place not in places)
         return 1 if bounded and self.max_vectors is not None and count > self.max_vectors else count
 
-    def _bound(self, vectors: Float[Tensor, "3 B H T nc"]) -> Float[Tensor, "3 B H T nc"]:
+    def _bound(self, vectors: Float[Tensor, "3 B H T nc"]) -> Float[Tensor, "3 B H _T nc"]:
         if self.max_vectors is None or vectors.shape[3] <= self.max_vectors:
             return vectors
         return vectors.mean(3, keepdim=True)

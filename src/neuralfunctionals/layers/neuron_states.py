@@ -157,8 +157,8 @@ class NeuronStates(nn.Module):
         if self.probes is not None:
             activations, outputs = self.probes(features)
             inside.append(outputs)
-            for layer, values in activations.items():
-                seen[layer].append(values)
+            for layer, activation in activations.items():
+                seen[layer].append(activation)
         network = torch.cat(inside, dim=-1)
         neurons = {
             layer: self.read_neurons[str(layer)](torch.cat(parts, dim=-1))
