@@ -84,7 +84,7 @@ def latent_classifier():
 def test_every_public_model_is_checked_here():
     makers = [*ON_WEIGHTS.values(), *ASKING.values()]
     checked = {type(make(SPECS[0])).__name__ for make in makers} | {"LatentClassifier", "Canonical"}
-    assert checked | {"from_pretrained", "league"} == set(models.__all__)
+    assert checked | {"Pretrained", "from_pretrained", "league"} == set(models.__all__)
 
 
 def test_leagues_follow_from_the_model():

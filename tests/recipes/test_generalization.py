@@ -63,7 +63,7 @@ def test_the_two_zoos_have_hyperparameters_of_their_own():
 )
 def test_no_predictor_notices_a_permutation_of_hidden_channels(scale, model, options):
     run = find_run(RECIPE, scale=scale, model=model)
-    built = build_model(model, SPEC, {**run.model, **options}, seed=0, compiled=False).double()
+    built = build_model(model, SPEC, {**run.model, **options}, seed=0, compiled=False, output="vector").double()
     task = GeneralizationTask(built)
     features = 0.3 * random_features(SPEC, batch=3)
     expected = task.predict(features)

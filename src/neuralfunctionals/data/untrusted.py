@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -198,7 +198,7 @@ def _check_legacy(file: Path) -> int:
     return file.stat().st_size
 
 
-def _check_pickle(stream: IO[bytes]) -> None:
+def _check_pickle(stream: io.BufferedIOBase) -> None:
     """Looks at a pickle without running it, for what torch allows although it can take any amount of memory or time."""
     for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
         # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.

@@ -295,7 +295,7 @@ class WeightSpaceFeatures:
                 "Map them to one channel first, for instance with nf.layers.Pointwise(spec, channels, 1)."
             )
 
-    def _operand(self, other: WeightSpaceFeatures | Tensor | float) -> Tensor | float:
+    def _operand(self, other: WeightSpaceFeatures | Tensor | float) -> Any:
         if not isinstance(other, WeightSpaceFeatures):
             return other
         self.require_spec(other.spec, "Arithmetic")
