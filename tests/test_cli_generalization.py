@@ -67,7 +67,8 @@ def test_an_imported_zoo_of_the_published_format_is_learned_from(capsys, zoo, tm
     published, imported = tmp_path / "published", tmp_path / "imported"
     assert run(capsys, "data", "export", "small-cnn-zoo", zoo, "--out", published)[0] == 0
     words = ["--split", published / "split.csv", "--out", imported]
-    assert run(capsys, "data", "import", "small-cnn-zoo", published, *words)[0] == 0
+    code, _, err = run(capsys, "data", "import", "small-cnn-zoo", published, *words)
+    assert code == 0, err
     words = ["--model", "statnn", "--data", imported, "--out", tmp_path / "r", "--json"]
     code, result, err = run(capsys, *TRAIN, *words)
     assert code == 0, err

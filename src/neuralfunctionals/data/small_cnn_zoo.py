@@ -20,7 +20,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -136,7 +136,7 @@ def _require_files(source: Path) -> None:
         )
 
 
-def _read_lines(file: Path, stream: TextIO) -> Iterator[str]:
+def _read_lines(file: Path, stream: io.TextIOBase) -> Iterator[str]:
     """The lines of a text, as long as it stays within reason: a small archive can hold any amount of text."""
     stored, total, checked = file.stat().st_size, 0, 0
     while line := stream.readline(_MAX_LINE):
@@ -149,7 +149,7 @@ def _read_lines(file: Path, stream: TextIO) -> Iterator[str]:
         yield line
 
 
-def _read_table(file: Path, stream: TextIO, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+def _read_table(file: Path, stream: io.TextIOBase, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     try:
         reader = csv.DictReader(_read_lines(file, stream))
         missing = [name for name in columns if name not in (reader.fieldnames or ())]

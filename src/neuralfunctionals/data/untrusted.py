@@ -200,7 +200,7 @@ def _check_legacy(file: Path) -> int:
 
 def _check_pickle(stream: io.BufferedIOBase) -> None:
     """Looks at a pickle without running it, for what torch allows although it can take any amount of memory or time."""
-    for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
+    for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):  # pyright: ignore[reportArgumentType]
         # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.
         if operation.name == "GLOBAL" and str(argument).endswith(("bytearray", "Tensor")):
             raise UserError(f"it holds more than tensors: {argument}")
