@@ -206,7 +206,7 @@ def test_a_connection_that_is_used_again_is_bounded_again():
 
 
 def test_of_many_that_wait_the_oldest_are_closed():
-    with serving(header_seconds=60, max_waiting=5) as port:
+    with serving(header_seconds=60.0, max_waiting=5) as port:
         opened = [connect(port) for _ in range(12)]
         assert all(is_closed(waiting) for waiting in opened[:7])
         assert page_of(port).startswith(b"HTTP/1.1 200")

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from neuralfunctionals.data.files import write_whole
 from neuralfunctionals.errors import UserError
@@ -106,7 +106,7 @@ def _unpack(packed, members: tuple[str, ...], folder: Path, sha256: Mapping[str,
             _place(stream, folder / member, sha256[member], url)
 
 
-def _place(stream: IO[bytes] | gzip.GzipFile, path: Path, sha256: str, url: str) -> None:
+def _place(stream: Any, path: Path, sha256: str, url: str) -> None:
     data = stream.read(_MAX_BYTES + 1)  # a small archive can hold any amount of zeros
     if len(data) > _MAX_BYTES:
         raise OSError(f"{path.name} is larger than {_MAX_BYTES} bytes")

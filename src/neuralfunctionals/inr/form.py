@@ -82,6 +82,8 @@ def convert(features: WeightSpaceFeatures, source: SirenForm, target: SirenForm)
         >>> torch.allclose(render(converted, grid, omega=30.0)[0], siren(grid), atol=1e-5)
         True
     """
+    if source == target and features.spec.omega is None:
+        return features
     require_siren(features.spec)
     known_form(features.spec, source.omega, source.convention)
     if source == target:

@@ -19,7 +19,7 @@ def first_filters(cnn: Cnn) -> str:
     return filters_url(rearrange(filters, "(O1 O2) 1 H W -> O1 O2 H W", O2=4), _limit(filters))
 
 
-def _filters(cnn: Cnn, layer: int) -> Float[Tensor, "O I H W"]:
+def _filters(cnn: Cnn, layer: int) -> Float[Tensor, "O I *_kernel"]:
     return cnn.network.weights[layer][0, ..., 0]
 
 

@@ -59,8 +59,8 @@ class Activation:
             return value
         return cls(value) if isinstance(value, str) else cls(**value)
 
-    def to_json_value(self) -> str | dict[str, Any]:
-        return self.name if self.omega is None else {"name": self.name, "omega": self.omega}
+    def to_json_value(self) -> dict[str, Any]:
+        return {"name": self.name} if self.omega is None else {"name": self.name, "omega": self.omega}
 
     def __str__(self) -> str:
         return self.name if self.omega is None else f"{self.name} of frequency {self.omega:g}"

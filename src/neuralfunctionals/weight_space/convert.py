@@ -319,9 +319,13 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
 def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
     """A sum of two layers' outputs leaves no trace in a `state_dict`: only one numbered list of layers is believed.
 
-    Between layers of different widths there is nothing to add.
+    The layer after the list may have a name of its own. Between layers of different widths there is nothing to add.
     """
-    lists = {re.split(r"\d", layer.name)[0] if re.search(r"\d", layer.name) else layer.name for layer in layers}
+    names = [layer.name for layer in layers]
+    is_followed = all(re.search(r"(^|\.)\d+(\.|$)", name) for name in names[:-1])
+    lists = {
+        re.split(r"\d", name)[0] if re.search(r"\d", name) else name for name in names[: -1 if is_followed else None]
+    }
     widths = [layers[0].in_neurons, *(layer.out_neurons for layer in layers)]
     if len(lists) > 1 and len(set(widths[1:])) < len(widths) - 1:
         raise UserError(
