@@ -161,7 +161,7 @@ def test_tensors_of_other_numbers_are_refused(tmp_path, dtype, ending):
     [
         ({0: WEIGHT}, "not all strings"),
         ({}, "holds dict"),
-        ([WEIGHT], "holds list"),
+        ([WEIGHT], "holds Tensor"),
         ({"0.weight": [1.0]}, "holds dict"),
         (WEIGHT, "holds Tensor"),
     ],

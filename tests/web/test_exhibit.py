@@ -119,7 +119,7 @@ def test_refuses_models_of_other_networks(models):
     from neuralfunctionals.weight_space import NetworkSpec
 
     other = EditTask(NFN(NetworkSpec.mlp([2, 8, 1]), channels=(2,)), edit="dilate")
-    with pytest.raises(ValueError, match="built for networks"):
+    with pytest.raises(ValueError, match="reads networks"):
         Models({"dilate": other}, models.classifier, models.autoencoder)
 
 
