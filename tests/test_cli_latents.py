@@ -120,7 +120,7 @@ def test_a_table_trains_autoencoders_and_classifiers_on_their_latents(capsys, mo
     assert all(
         words in text for words in ("| inr2array-nft |", "| inr2array-nfn |", "98.5", "0.027 ± 0.003", "| dws |")
     )
-    pictures = ("reconstructions", "reconstruction_curves", "curves", "latents")
+    pictures = ("reconstructions", "inr2array_curves", "classify_curves", "latents")
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in pictures)
     config = open_run(tmp_path / "classify-mnist-tiny-latent-seed0-of-nft").directory.read_config()
     assert config["data"]["encoder"]["model"] == "nft"
