@@ -28,7 +28,7 @@ class DataConfig:
     images: str = "mnist-sample"
     """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
     limit: int | None = None
-    """This many images, spread over the splits in proportion; all if missing."""
+    """This many images, spread over the splits in proportion; defaults to all."""
     copies: int = 1
     """Networks for each training image."""
     fit: str = "default"
@@ -52,7 +52,7 @@ class ZooConfig:
     batch_size: int = 512
     """Images of a step of the CNNs' training."""
     limit_images: int | None = None
-    """This many images, spread over training and testing in proportion; all if missing."""
+    """This many images, spread over training and testing in proportion; defaults to all."""
     seed: int = 0
     """Start of the random numbers of the zoo."""
 

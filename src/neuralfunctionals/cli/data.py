@@ -104,7 +104,7 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
     add("--prefix", default="siren", help="start of the folders' names for nfn-sirens (siren)")
-    add("--convention", metavar="NAME", help="paper or dws; that of the store if missing")
+    add("--convention", metavar="NAME", help="paper or dws; defaults to that of the store")
 
 
 def _data_export(arguments: Any) -> dict[str, Any]:

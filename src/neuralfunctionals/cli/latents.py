@@ -16,7 +16,7 @@ from neuralfunctionals.errors import UserError
 def _add_encode_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the directory of a finished run of an inr2array/ recipe")
-    add("--data", metavar="DIR", help="a store of networks; that of the run if missing")
+    add("--data", metavar="DIR", help="a store of networks; defaults to that of the run")
     add("--out", required=True, metavar="DIR", help="the store of latents; one begun is continued")
     add("--workers", type=int, metavar="N", help="shards at the same time, one thread each (all cores)")
 

@@ -54,12 +54,16 @@ def _add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = Tr
     add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
 
 
+def _require_networks(arguments: Any) -> None:
+    if (arguments.weights is None) == (arguments.data is None):
+        raise UserError("Expected networks: either --weights FILE or --data DIR.")
+
+
 def _pipeline(arguments: Any, method: str, recipes: str) -> Any:
     from neuralfunctionals.pipelines import Pipeline
     from neuralfunctionals.recipes import open_run
 
-    if (arguments.weights is None) == (arguments.data is None):
-        raise UserError("Expected networks: either --weights FILE or --data DIR.")
+    _require_networks(arguments)
     opened = open_run(arguments.run)
     if not hasattr(opened.task, method):
         raise UserError(f"Expected a run of a recipe {recipes}/..., but {arguments.run} is one of {opened.run.recipe}.")
@@ -181,8 +185,7 @@ def _edit_pictures(arguments: Any) -> dict[str, Any]:
     if arguments.operation is not None and arguments.operation not in OPERATIONS:
         raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{arguments.operation}'.")
     operation = OPERATIONS[arguments.operation] if arguments.operation else import_object(arguments.function)
-    if (arguments.weights is None) == (arguments.data is None):
-        raise UserError("Expected networks: either --weights FILE or --data DIR.")
+    _require_networks(arguments)
     networks, form = _read(arguments, _options(arguments))
     height, width = parse_size(arguments.image_size) or (28, 28)
     if isinstance(networks, WeightDataset):

@@ -22,7 +22,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--models",
         metavar="DIR",
-        help="run directories digits-dilate, -erode, -gradient, -classify, -inr2array; those of the package if missing",
+        help="run directories digits-dilate, -erode, -gradient, -classify, -inr2array; defaults to the shipped ones",
     )
 
 

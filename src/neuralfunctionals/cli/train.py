@@ -157,7 +157,7 @@ def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the directory of a finished run")
     add("--split", default="test", metavar="NAME", help="train, val or test (test)")
-    add("--data", metavar="DIR", help="another store of networks; that of the run if missing")
+    add("--data", metavar="DIR", help="another store of networks; defaults to that of the run")
 
 
 def _evaluate(arguments: Any) -> dict[str, Any]:
