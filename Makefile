@@ -28,10 +28,10 @@ lint: install
 
 test: lint
 	$(TEST) -m "not slow and not learn and not bad_input" -n 2 --jaxtyping-packages=neuralfunctionals,beartype.beartype
-	$(TEST) -m "not slow and bad_input"
+	$(TEST) -m "not slow and bad_input" -n 2 --dist worksteal
 
 test-slow: install
-	$(TEST) -m slow
+	$(TEST) -m slow -n 2 --dist worksteal
 
 test-learn: install
 	$(TEST) -m learn

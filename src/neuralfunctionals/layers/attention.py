@@ -141,7 +141,7 @@ class WeightSpaceSelfAttention(nn.Module):
 
     def _count(self, n: int, places: tuple[int, ...], *, bounded: bool = False) -> int:
         shape = self.skeleton.groups[n].shape
-        count = math.prod(size for place, size in enumerate(shape) if place not in places)
+        count = math.prod([size for place, size in enumerate(shape) if place not in places])
         return 1 if bounded and self.max_vectors is not None and count > self.max_vectors else count
 
     def _bound(self, vectors: Float[Tensor, "3 B H T nc"]) -> Float[Tensor, "3 B H _T nc"]:
@@ -159,7 +159,7 @@ class WeightSpaceSelfAttention(nn.Module):
     def _from_vectors(self, x: Float[Tensor, "B H T nc"], shape: tuple[int, ...], places: tuple[int, ...]) -> Tensor:
         others = [n for n in range(len(shape)) if n not in places]
         order = [*others, *places]
-        x = rearrange(x, "B H T (n c) -> B T n (H c)", n=math.prod(shape[n] for n in places))
+        x = rearrange(x, "B H T (n c) -> B T n (H c)", n=math.prod([shape[n] for n in places]))
         x = x.reshape(len(x), *(shape[n] for n in order), -1)
         return x.permute(0, *(1 + order.index(n) for n in range(len(shape))), -1)
 
