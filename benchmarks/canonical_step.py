@@ -22,9 +22,9 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import build_model, find_task
-from neuralfunctionals.recipes.tables import Planned
-from neuralfunctionals.registry import model_class
+from neuralfunctionals.registry import find_task, model_class
+from neuralfunctionals.runs import build_model
+from neuralfunctionals.studies.tables import Planned
 from neuralfunctionals.tasks.batches import READ_AHEAD
 
 READERS = [Planned("classify/mnist", model) for model in ("nft", "nft-states", "neuron-graph", "nfn-hnp")]

@@ -17,7 +17,8 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren, render_images
-from neuralfunctionals.recipes import build_model, find_run
+from neuralfunctionals.registry import find_run
+from neuralfunctionals.runs import build_model
 
 
 class NfnEditor(nn.Module):

@@ -17,7 +17,8 @@ import torch
 
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import RECIPES, build_model, build_task, find_run
+from neuralfunctionals.registry import RECIPES, find_run
+from neuralfunctionals.runs import build_model, build_task
 from neuralfunctionals.tasks.inr2array.task import ReconstructBatch
 
 

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from neuralfunctionals.data.cnn_settings import CnnDraws, build_cnn
-from neuralfunctionals.data.cnn_training import CnnImages, checkpoint_epochs, choose_engine, num_batches, train_cnns
+from neuralfunctionals.cnn.settings import CnnDraws, build_cnn
+from neuralfunctionals.cnn.training import CnnImages, checkpoint_epochs, choose_engine, num_batches, train_cnns
 
 POSITIONS = (15 * 15, 7 * 7, 3 * 3)
 FORWARD = 2 * (POSITIONS[0] * 9 * 16 + (POSITIONS[1] + POSITIONS[2]) * 144 * 16 + 160)

@@ -8,44 +8,38 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-PLAIN = {"json_files", "checksums", "budget", "errors", "imports", "config"}  # plain values and files, without torch
-EVERYTHING = PLAIN | {
-    "weight_space",
-    "layers",
-    "models",
-    "inr",
-    "data",
-    "tasks",
-    "registry",
-    "report",
-    "testing",
-    "native",
-    "kernels",
-    "shipped",
-}
+BASE = {"errors", "files", "imports", "native", "progress_lines"}  # nothing of networks yet
+NETWORKS = {"weight_space", "kernels", "images", "inr", "cnn"}
+MODELS = {"layers", "models", "shipped"}
+RUNS = {"config", "data", "run_directory", "tasks", "registry", "report"}
+BELOW_RUNS = BASE | NETWORKS | MODELS | RUNS | {"testing"}
+# In the order in which the data flows: from files and images to networks, stores, tasks, runs, studies.
 MAY_IMPORT = {
     "errors": set(),
-    "checksums": {"errors"},
+    "progress_lines": set(),
     "imports": {"errors"},
-    "json_files": {"errors"},
-    "config": {"errors", "json_files"},
     "native": {"errors"},
-    "budget": {"errors"},
-    "shipped": {"errors"},
+    "files": {"errors"},
     "weight_space": {"errors"},
-    "kernels": {"errors", "weight_space", "native"},
-    "layers": {"errors", "weight_space", "inr", "kernels"},
-    "models": PLAIN | {"weight_space", "layers", "inr", "shipped"},
+    "kernels": {"errors", "native", "weight_space"},
+    "images": BASE,
     "inr": {"errors", "weight_space", "kernels"},
-    "data": PLAIN | {"weight_space", "inr", "kernels", "native"},
-    "tasks": PLAIN | {"weight_space", "inr", "data"},
-    "registry": PLAIN | {"tasks", "data", "models"},
-    "report": PLAIN | {"weight_space", "inr", "data", "tasks", "registry"},
+    "cnn": {"errors", "weight_space", "kernels"},
+    "layers": {"errors", "weight_space", "kernels", "inr"},
+    "models": BASE | {"config", "weight_space", "inr", "layers", "shipped"},
+    "shipped": {"errors"},
     "testing": {"errors", "weight_space"},
-    "recipes": EVERYTHING,
-    "web": EVERYTHING,
-    "pipelines": EVERYTHING | {"recipes"},
-    "cli": EVERYTHING | {"recipes", "web", "pipelines"},
+    "data": BASE | NETWORKS,
+    "config": {"errors", "files"},
+    "run_directory": BASE | {"data"},
+    "tasks": BASE | NETWORKS | {"config", "data", "run_directory"},
+    "registry": BASE | {"config", "data", "models", "tasks"},
+    "report": BASE | {"config", "weight_space", "inr", "data", "run_directory", "tasks", "registry"},
+    "runs": BELOW_RUNS - {"report"},
+    "studies": BELOW_RUNS | {"runs"},
+    "pipelines": BELOW_RUNS | {"runs"},
+    "web": BELOW_RUNS | {"runs"},
+    "cli": BELOW_RUNS | {"runs", "studies", "pipelines", "web"},
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from commands import run
 from neuralfunctionals.cli import main
-from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.run_directory import RunDirectory
 
 TRAIN = ["train", "inr2array/mnist", "--scale", "tiny", "--model", "nfn", "--model.grid_size", "2"]
 TRAIN += ["--training.steps", "4", "--training.val_every", "2"]

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from commands import nf_command, run
-from neuralfunctionals.budget import MAX_MEMORY
 from neuralfunctionals.cli import main
-from neuralfunctionals.data.network_files import read_networks, write_networks
+from neuralfunctionals.data.formats.network_files import read_networks, write_networks
+from neuralfunctionals.files.budget import MAX_MEMORY
 from neuralfunctionals.inr import Siren
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 

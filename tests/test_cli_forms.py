@@ -7,9 +7,9 @@ import torch
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import Store, StoreHeader, WeightDataset
-from neuralfunctionals.data.network_files import read_form, read_networks, write_networks
+from neuralfunctionals.data.formats.network_files import read_form, read_networks, write_networks
 from neuralfunctionals.inr import Siren, SirenForm, convert, image_grid
-from neuralfunctionals.recipes import open_run
+from neuralfunctionals.runs import open_run
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 OURS = SirenForm()

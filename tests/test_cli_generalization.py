@@ -7,9 +7,10 @@ import pytest
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import WeightDataset, build_cnn
-from neuralfunctionals.data.network_files import write_networks
+from neuralfunctionals.data.formats.network_files import write_networks
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.recipes import TABLES, open_run
+from neuralfunctionals.runs import open_run
+from neuralfunctionals.studies import TABLES
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "generalization/svhn-grey", "--scale", "tiny")

@@ -12,12 +12,13 @@ import pytest
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.recipes import TABLES, open_run
+from neuralfunctionals.runs import open_run
+from neuralfunctionals.studies import TABLES
 
 # Dies by SIGKILL while it encodes, as a machine that is switched off.
 KILLED = """
 import os, signal, sys
-from neuralfunctionals.recipes import encode
+from neuralfunctionals.runs import encode
 done = 0
 def report(total, count):
     global done

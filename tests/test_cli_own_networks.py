@@ -5,8 +5,9 @@ import torch
 
 from commands import run
 from neuralfunctionals.cli import main
-from neuralfunctionals.data import EDITS, RunDirectory, WeightDataset
+from neuralfunctionals.data import EDITS, WeightDataset
 from neuralfunctionals.inr import image_bytes, image_values, render_images
+from neuralfunctionals.run_directory import RunDirectory
 
 FORM = {"omega": 20.0, "convention": "dws"}
 OPTIONS = ("--omega", "20", "--convention", "dws")

@@ -15,9 +15,11 @@ import torch
 
 from commands import nf_command, run
 from neuralfunctionals.cli import main
-from neuralfunctionals.data.network_files import read_networks, write_networks
+from neuralfunctionals.data.formats.network_files import read_networks, write_networks
 from neuralfunctionals.inr import Siren, image_grid
-from neuralfunctionals.recipes import RECIPES, TABLES, open_run
+from neuralfunctionals.registry import RECIPES
+from neuralfunctionals.runs import open_run
+from neuralfunctionals.studies import TABLES
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")

@@ -9,9 +9,9 @@ import torch
 
 import neuralfunctionals as nf
 from commands import run
-from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.data.network_files import write_networks
-from neuralfunctionals.recipes import open_run
+from neuralfunctionals.data.formats.network_files import write_networks
+from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs import open_run
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 
 

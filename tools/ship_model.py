@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 import neuralfunctionals
 from neuralfunctionals.config import Run
-from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.registry import changed_fields, read_run
+from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.weight_space import NetworkSpec
 
 SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"

@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neuralfunctionals import data, inr, layers, models, recipes, report, tasks, testing
+    from neuralfunctionals import data, inr, layers, models, report, runs, studies, tasks, testing
     from neuralfunctionals.errors import UserError
     from neuralfunctionals.models import from_pretrained
     from neuralfunctionals.pipelines import list_pretrained, pipeline
-    from neuralfunctionals.recipes import experiment
+    from neuralfunctionals.runs import experiment
     from neuralfunctionals.weight_space import (
         LayerSpec,
         NetworkSpec,
@@ -35,14 +35,14 @@ _PLACES = {
     "WeightSpaceFeatures": "weight_space",
     "canonicalize": "weight_space",
     "cat": "weight_space",
-    "experiment": "recipes",
+    "experiment": "runs",
     "from_pretrained": "models",
     "functional_call": "weight_space",
     "list_pretrained": "pipelines",
     "pipeline": "pipelines",
     "stack": "weight_space",
 }
-_PARTS = ("data", "inr", "layers", "models", "recipes", "report", "tasks", "testing")
+_PARTS = ("data", "inr", "layers", "models", "report", "runs", "studies", "tasks", "testing")
 __all__ = [
     "LayerSpec",
     "NetworkSpec",
@@ -61,9 +61,10 @@ __all__ = [
     "list_pretrained",
     "models",
     "pipeline",
-    "recipes",
     "report",
+    "runs",
     "stack",
+    "studies",
     "tasks",
     "testing",
 ]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.json_files import conform_names
+from neuralfunctionals.files.strict_json import conform_names
 
 Scale: TypeAlias = Literal["tiny", "small", "long", "paper"]
 SCALES: tuple[Scale, ...] = ("tiny", "small", "long", "paper")
@@ -194,7 +194,7 @@ class Run:
         Args:
             values: Plain values.
             where: Where they come from, for messages.
-            task: Type of the task's settings; see `nf.recipes.read_run`, which knows it.
+            task: Type of the task's settings; see `nf.runs.read_run`, which knows it.
             data: Type of the description of the data.
         """
         given = values.get("task")
@@ -249,7 +249,7 @@ def with_steps(run: Run, steps: int) -> Run:
     """The run with another number of steps; warm-up and validations stay in proportion, as far as steps divide.
 
     Example:
-        >>> from neuralfunctionals.recipes import find_run
+        >>> from neuralfunctionals.registry import find_run
         >>> with_steps(find_run("edit/mnist-dilate", scale="tiny"), 40).training.val_every
         20
     """

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.data.given import GivenNetworks, read_given
+from neuralfunctionals.data.formats.given import GivenNetworks, read_given
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm
-from neuralfunctionals.recipes import TrainedRun, open_run
+from neuralfunctionals.runs import TrainedRun, open_run
 from neuralfunctionals.shipped import SHIPPED
 from neuralfunctionals.tasks import ClassifyTask
 from neuralfunctionals.weight_space import WeightSpaceFeatures

@@ -9,7 +9,8 @@ import os
 import pytest
 
 from neuralfunctionals.config import with_steps, with_values
-from neuralfunctionals.recipes import execute, find_run
+from neuralfunctionals.registry import find_run
+from neuralfunctionals.runs import execute
 
 
 def train(recipe, steps, out, *, images=None, **values):

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from neuralfunctionals.data import RunDirectory, WeightDataset, ZooPlan, make_zoo, open_images
+from neuralfunctionals.data import WeightDataset, ZooPlan, make_zoo, open_images
 from neuralfunctionals.report import draw_accuracies, draw_curves, draw_predictions, results_table
 from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.run_directory import RunDirectory
 
 
 def write_run(path, recipe, model, seed, tau):

@@ -10,11 +10,12 @@ import torch
 
 from commands import run
 from neuralfunctionals.cli import main
-from neuralfunctionals.data import RunDirectory, Store, StoreHeader
+from neuralfunctionals.data import Store, StoreHeader
 from neuralfunctionals.registry import TASKS
 from neuralfunctionals.report import read_runs, write_report
 from neuralfunctionals.report.finished import tell_apart
 from neuralfunctionals.report.pictures import _compare
+from neuralfunctionals.run_directory import RunDirectory
 
 HOSTILE = "<script>alert('$x_{')</script>"
 

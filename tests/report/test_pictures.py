@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from neuralfunctionals.data import RunDirectory, Store, StoreHeader, WeightDataset, open_images
+from neuralfunctionals.data import Store, StoreHeader, WeightDataset, open_images
 from neuralfunctionals.inr import image_values
 from neuralfunctionals.report import draw_latents, draw_maps, draw_task
 from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.latents import project
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.report import draw_curves, draw_task, results_table, write_records
 from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 

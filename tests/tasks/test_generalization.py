@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from neuralfunctionals.data import RunDirectory, build_cnn
+from neuralfunctionals.data import build_cnn
 from neuralfunctionals.models import NFN, NFT, StatNN
+from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks import (
     EvalBatches,
     GeneralizationTask,

@@ -4,7 +4,7 @@ from torch import nn
 
 from neuralfunctionals.inr import Siren, image_values, render_images
 from neuralfunctionals.models import NFT, Inr2Array
-from neuralfunctionals.recipes import open_run
+from neuralfunctionals.runs import open_run
 from neuralfunctionals.tasks import (
     EvalBatches,
     OptimizerConfig,

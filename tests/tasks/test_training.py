@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.models import NFT
-from neuralfunctionals.recipes import build_model
+from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs import build_model
 from neuralfunctionals.tasks import EditTask, OptimizerConfig, TrainingConfig, TrainingDivergedError, train
 
 TINY = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2, "dropout": 0.1}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_digits import huge_png
 
-from neuralfunctionals.data.cnn_settings import build_cnn
+from neuralfunctionals.cnn.settings import build_cnn
 from neuralfunctionals.inr import Siren
 
 FLAGS = (

@@ -7,8 +7,8 @@ import pytest
 import torch
 from test_digits import url
 
+from neuralfunctionals.cnn.settings import build_cnn
 from neuralfunctionals.data import open_images
-from neuralfunctionals.data.cnn_settings import build_cnn
 from neuralfunctionals.inr import image_values
 from neuralfunctionals.web import cnn_cards
 from neuralfunctionals.web.cnns import Cnn, samples, shipped_predictor

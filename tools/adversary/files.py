@@ -69,7 +69,7 @@ def _npz(folder: Path) -> None:
 
 
 def _zoo(folder: Path) -> None:
-    from neuralfunctionals.data.published import export_networks
+    from neuralfunctionals.data.formats.published import export_networks
 
     export_networks("small-cnn-zoo", folder.parent / "zoo", folder)
 
@@ -229,7 +229,7 @@ def problems(folder: Path) -> str:
     import torch
 
     from neuralfunctionals.data import Store, WeightDataset
-    from neuralfunctionals.data.network_files import read_networks
+    from neuralfunctionals.data.formats.network_files import read_networks
 
     try:
         if (folder / "OUT.pth").exists():
@@ -264,7 +264,7 @@ def trial(
 
 
 def make_material(path: Path) -> None:
-    from neuralfunctionals.data.published import read_state_dict
+    from neuralfunctionals.data.formats.published import read_state_dict
 
     words = ["zoo", "--images", "mnist-sample", "--count", 6, "--epochs", 1, "--limit-images", 100, "--batch-size", 64]
     made = run_forked(path, *words, "--workers", 1, "--out", path / "zoo", timeout=600)

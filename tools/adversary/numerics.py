@@ -24,10 +24,10 @@ from trials import Tally, parser, warm_up, workshop
 
 from neuralfunctionals import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures, canonicalize
 from neuralfunctionals.data import build_cnn
-from neuralfunctionals.data.network_files import read_networks, write_networks
+from neuralfunctionals.data.formats.network_files import read_networks, write_networks
 from neuralfunctionals.inr import SirenForm, convert, render
 from neuralfunctionals.models import StatNN
-from neuralfunctionals.recipes import open_run
+from neuralfunctionals.runs import open_run
 
 SPEC = NetworkSpec.mlp([2, 8, 8, 1])
 SIREN = NetworkSpec.mlp([2, 32, 32, 1])

@@ -68,7 +68,7 @@ def make_material(path: Path) -> None:
     import torch
 
     import neuralfunctionals as networks
-    from neuralfunctionals.data.network_files import write_networks
+    from neuralfunctionals.data.formats.network_files import write_networks
 
     def made(*words: object) -> None:
         outcome = run_forked(path, *words, timeout=600)

@@ -177,13 +177,13 @@ def warm_up() -> None:
     import torch
 
     import neuralfunctionals.cli
-    import neuralfunctionals.recipes
     import neuralfunctionals.report
+    import neuralfunctionals.studies
 
     matplotlib.use("Agg")
     warnings.simplefilter("ignore")  # of torch, about what the harnesses make on purpose
     torch.set_num_threads(1)
-    _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.recipes, neuralfunctionals.report
+    _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.studies, neuralfunctionals.report
 
 
 class Worker:

@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 import jsonargparse
 
 from neuralfunctionals import __version__
-from neuralfunctionals.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 from neuralfunctionals.cli import build, data, demo, latents, make, networks, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command, print_table, printable, say
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 
 COMMANDS: dict[str, Command] = {
     name: command

@@ -69,7 +69,7 @@ def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Seque
 
 def _networks_lines(what: str, quality: str) -> Callable[[int, int, Sequence[float]], None]:
     """The same in plain lines."""
-    from neuralfunctionals.data.progress_lines import ProgressLines
+    from neuralfunctionals.progress_lines import ProgressLines
 
     lines, done = ProgressLines(what, "items"), 0
     lines.start()
@@ -99,7 +99,7 @@ encoding_bar = partial(_networks_bar, "encoding", "")
 def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """For work of known length: called with the number done and the number in all."""
     if not _shows_bars():
-        from neuralfunctionals.data.progress_lines import ProgressLines
+        from neuralfunctionals.progress_lines import ProgressLines
 
         yield ProgressLines(what, "items").update
         return

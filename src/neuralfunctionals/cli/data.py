@@ -72,7 +72,7 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _data_import(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data.published import import_networks
+    from neuralfunctionals.data.formats.published import import_networks
     from neuralfunctionals.inr import SirenForm
 
     with plain_bar("importing") as advance:
@@ -108,7 +108,7 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _data_export(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data.published import export_networks
+    from neuralfunctionals.data.formats.published import export_networks
 
     with plain_bar("exporting") as advance:
         count = export_networks(

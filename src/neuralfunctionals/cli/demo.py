@@ -24,7 +24,7 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.recipes import run_demo
+    from neuralfunctionals.studies import run_demo
 
     with several_bars() as progress:
         result = run_demo(arguments.out, scale=arguments.scale, progress=progress)

@@ -24,7 +24,7 @@ def _add_encode_arguments(parser: argparse.ArgumentParser) -> None:
 def _encode(arguments: Any) -> dict[str, Any]:
     import time
 
-    from neuralfunctionals.recipes import encode
+    from neuralfunctionals.runs import encode
 
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"Expected --workers of at least 1, but got {arguments.workers}.")

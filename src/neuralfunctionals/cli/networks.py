@@ -16,7 +16,7 @@ from neuralfunctionals.errors import UserError
 
 
 def _models(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.json_files import read_json
+    from neuralfunctionals.files.strict_json import read_json
     from neuralfunctionals.shipped import SHIPPED, find_shipped
 
     rows = []
@@ -61,7 +61,7 @@ def _require_networks(arguments: Any) -> None:
 
 def _pipeline(arguments: Any, method: str, recipes: str) -> Any:
     from neuralfunctionals.pipelines import Pipeline
-    from neuralfunctionals.recipes import open_run
+    from neuralfunctionals.runs import open_run
 
     _require_networks(arguments)
     opened = open_run(arguments.run)
@@ -87,7 +87,7 @@ def _options(arguments: Any) -> dict[str, Any]:
 def _read(arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The networks and what is left of the options; says what a file does not say about its sine networks."""
     from neuralfunctionals.data import WeightDataset
-    from neuralfunctionals.data.given import read_given
+    from neuralfunctionals.data.formats.given import read_given
 
     layers, module = options.pop("layers"), options.pop("module")
     if arguments.data is not None:
@@ -153,7 +153,7 @@ def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _edit(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data import WeightDataset
-    from neuralfunctionals.data.network_files import write_given
+    from neuralfunctionals.data.formats.network_files import write_given
 
     chosen = [x for x in (arguments.run, arguments.operation, arguments.function) if x is not None]
     if len(chosen) != 1:
@@ -178,7 +178,7 @@ def _edit(arguments: Any) -> dict[str, Any]:
 def _edit_pictures(arguments: Any) -> dict[str, Any]:
     """Renders, edits the pictures, and fits again."""
     from neuralfunctionals.data import OPERATIONS, WeightDataset
-    from neuralfunctionals.data.network_files import write_given
+    from neuralfunctionals.data.formats.network_files import write_given
     from neuralfunctionals.imports import import_object
     from neuralfunctionals.inr import SirenForm, refit
 

@@ -20,9 +20,10 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data import RunDirectory, Store, WeightDataset
+    from neuralfunctionals.data import Store, WeightDataset
     from neuralfunctionals.report import read_runs, write_report
     from neuralfunctionals.report.latent_map import map_of
+    from neuralfunctionals.run_directory import RunDirectory
 
     paths = [os.fspath(path) for path in arguments.runs]
     stores = [path for path in paths if not RunDirectory(path).is_run and Store.is_at(path)]

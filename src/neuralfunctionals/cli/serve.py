@@ -28,7 +28,7 @@ def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_models(directory: str | None) -> Any:
     """The models of the page: from a directory of run directories, or those of the package."""
-    from neuralfunctionals.recipes import open_run
+    from neuralfunctionals.runs import open_run
     from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
     from neuralfunctionals.web import Models
 

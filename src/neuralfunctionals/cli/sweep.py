@@ -36,7 +36,8 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sweep(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.config import with_steps
-    from neuralfunctionals.recipes import find_run, sweep
+    from neuralfunctionals.registry import find_run
+    from neuralfunctionals.studies import sweep
 
     found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
     run = replace(found, seed=arguments.seed)

@@ -129,7 +129,7 @@ def _require_known(parser: Any, words: Sequence[str]) -> None:
 
 
 def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = None, data: str | None = None) -> Any:
-    from neuralfunctionals.recipes import execute
+    from neuralfunctionals.runs import execute
 
     parts = {
         name: type(getattr(run, name))(**vars(getattr(arguments, name)))
@@ -162,7 +162,7 @@ def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.data import WeightDataset
-    from neuralfunctionals.recipes import measure, open_run
+    from neuralfunctionals.runs import measure, open_run
 
     opened = open_run(arguments.run)
     metrics = measure(opened.task, WeightDataset(opened.find_data(arguments.data)), arguments.split)
@@ -185,7 +185,7 @@ def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reproduce(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.recipes import TABLES, reproduce
+    from neuralfunctionals.studies import TABLES, reproduce
 
     stores = [str(store).partition("=") for store in arguments.data or ()]
     for recipe, _, path in stores:

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from neuralfunctionals.data.images import SPLITS, ImageSet
 from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.images.image_set import SPLITS, ImageSet
 from neuralfunctionals.inr import FitRecipe, SirenForm, choose_engine, find_recipe, fit
 from neuralfunctionals.weight_space import NetworkSpec
 

@@ -33,12 +33,12 @@ from typing import Any, TypedDict
 import numpy as np
 from safetensors.numpy import save
 
-from neuralfunctionals.checksums import sha256_of
-from neuralfunctionals.data.files import is_temporary, remove_abandoned, write_new, write_whole
 from neuralfunctionals.data.store_header import StoreError, StoreHeader, seal, unseal
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.checksums import sha256_of
+from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
+from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_new, write_whole
 from neuralfunctionals.inr.fit import num_cores
-from neuralfunctionals.json_files import JsonError, conform, parse_json
 
 _HEADER = "store.jsonl"
 _SHARD = re.compile(r"(\d{5,})\.(safetensors|jsonl)")

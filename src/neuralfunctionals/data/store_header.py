@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.json_files import JsonError, conform, parse_json
+from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.weight_space import NetworkSpec
 
 FORMAT = "neuralfunctionals store"

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuralfunctionals.data.images import SPLITS
 from neuralfunctionals.data.store import Store, StoreError
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.images.image_set import SPLITS
 from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures

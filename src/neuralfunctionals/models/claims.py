@@ -14,7 +14,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from neuralfunctionals.budget import require_memory
+from neuralfunctionals.files.budget import require_memory
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from huggingface_hub import PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.checksums import require_intact
+from neuralfunctionals.files.strict_json import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.imports import import_for_file, imports_for, path_of
-from neuralfunctionals.json_files import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.models.claims import limit_tensors
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec

@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from neuralfunctionals.config import DataConfig
-from neuralfunctionals.data import RunDirectory
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.registry import TASKS, find_task
 from neuralfunctionals.report.records import RECORDS, read_records
+from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.definition import TaskDefinition
 
 _FREE = {"accelerator", "devices", "nodes", "threads", "compile"}

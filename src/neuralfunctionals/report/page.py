@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.data.files import write_whole
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.writing import write_whole
 from neuralfunctionals.report.finished import FinishedRun, group, tell_apart
 from neuralfunctionals.report.latent_map import Points, draw_points
 from neuralfunctionals.report.origins import data_table, machines, run_table

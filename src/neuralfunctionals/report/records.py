@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypedDict
 
-from neuralfunctionals.data import RunDirectory
-from neuralfunctionals.data.files import write_whole
-from neuralfunctionals.data.run_directory import RunConfig, RunResult
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.json_files import JsonError, conform, parse_json
+from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
+from neuralfunctionals.files.writing import write_whole
+from neuralfunctionals.run_directory import RunConfig, RunDirectory, RunResult
 
 RECORDS = ".jsonl"
 """How the names of such files end."""

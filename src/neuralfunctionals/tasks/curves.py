@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from neuralfunctionals.data import RunDirectory
+from neuralfunctionals.run_directory import RunDirectory
 
 
 class Curves(Callback):

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from neuralfunctionals.data.progress_lines import ProgressLines
+from neuralfunctionals.progress_lines import ProgressLines
 
 
 class StepBar(ProgressBar):

@@ -19,11 +19,12 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAv
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from neuralfunctionals.checksums import require_intact
 from neuralfunctionals.config import TrainingConfig
-from neuralfunctionals.data import RunDirectory, WeightDataset
-from neuralfunctionals.data.files import write_recorded
+from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.checksums import require_intact
+from neuralfunctionals.files.writing import write_recorded
+from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
 from neuralfunctionals.tasks.progress import StepBar, StepReport

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from neuralfunctionals.data.cnn_settings import cnn_spec
+from neuralfunctionals.cnn.settings import cnn_spec
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.models import from_pretrained
 from neuralfunctionals.tasks import GeneralizationTask

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypedDict
 
-from neuralfunctionals.json_files import JsonError, conform, parse_json
+from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.web.uploads import MAX_BYTES
 
 Scope = MutableMapping[str, Any]

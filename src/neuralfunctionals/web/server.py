@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from neuralfunctionals.data.files import is_running
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.writing import is_running
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
 from neuralfunctionals.web.guard import LOOPBACK, Guard

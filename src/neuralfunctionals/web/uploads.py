@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from neuralfunctionals.data.network_files import read_state_dict
+from neuralfunctionals.data.formats.network_files import read_state_dict
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 

@@ -1,0 +1,213 @@
+"""From hyperparameters to a store of trained CNNs with known accuracies: `ZooPlan`, `make_zoo`."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from neuralfunctionals.cnn.settings import MIN_IMAGE_SIZE, cnn_spec
+from neuralfunctionals.cnn.training import METRICS, CnnImages, checkpoint_epochs, choose_engine, train_cnns
+from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
+from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.images.image_set import SPLITS, ImageSet
+
+
+@dataclass(frozen=True, eq=False)
+class ZooPlan(ShardPlan):
+    """Which networks a zoo has and how they are trained: everything that decides its bytes."""
+
+    image_set: ImageSet
+    sources: np.ndarray
+    """The images used, for training and testing."""
+    grey: bool
+    epochs: int
+    batch_size: int
+    seed: int
+    engine: str
+    header: StoreHeader
+
+    @classmethod
+    def make(
+        cls,
+        image_set: ImageSet,
+        *,
+        count: int,
+        grey: bool = False,
+        epochs: int = 86,
+        batch_size: int = 512,
+        limit_images: int | None = None,
+        seed: int = 0,
+        engine: str = "auto",
+        shard_size: int | None = None,
+    ) -> ZooPlan:
+        """Plans a zoo.
+
+        Args:
+            image_set: What the networks classify. They train on its splits train and val and are tested on test.
+            count: Number of networks.
+            grey: Take the mean of the colours.
+            epochs: Times that each network sees its images.
+            batch_size: Images a step.
+            limit_images: This many images, spread over the splits in proportion; all if missing.
+            seed: Start of the random numbers of the whole zoo.
+            engine: See `train_cnns`.
+            shard_size: Networks trained and written together; chosen by their number if missing.
+        """
+        values = {"networks": count, "epochs": epochs, "images a batch": batch_size}
+        for name, value in values.items():
+            if value < 1:
+                raise UserError(f"Expected at least one of the {name}, but got {value}.")
+        if seed < 0:
+            raise UserError(f"Expected a seed of at least 0, but got {seed}.")
+        height, width, channels = image_set.shape
+        if min(height, width) < MIN_IMAGE_SIZE:
+            raise UserError(
+                f"Expected images of at least {MIN_IMAGE_SIZE}x{MIN_IMAGE_SIZE} pixels for three convolutions of "
+                f"stride 2, but those of '{image_set.name}' have {height}x{width}. Choose another set, or --image-size."
+            )
+        sources = image_set.select(limit_images)
+        labels, splits = image_set.labels[sources], image_set.splits[sources]
+        if len(labels) and labels.min() < 0:
+            raise UserError(
+                f"Expected images with labels, but '{image_set.name}' has none. Sort a folder's images into one "
+                "sub-folder for each class, or give an npz file with 'images' and 'labels'."
+            )
+        is_test = splits == SPLITS.index("test")
+        if is_test.all() or not is_test.any():
+            raise UserError(
+                f"Expected images for training and for testing, but {len(sources)} of '{image_set.name}' leave "
+                f"{(~is_test).sum()} and {is_test.sum()}. Take more images."
+            )
+        channels = 1 if grey else channels
+        engine = choose_engine(engine, channels)
+        provenance = {
+            "kind": "trained CNNs",
+            "images": image_set.name,
+            "images_sha256": image_set.digest(sources),
+            "image_shape": [height, width, channels],
+            "grey": grey or channels == 1,
+            "train_images": int((~is_test).sum()),
+            "test_images": int(is_test.sum()),
+            "epochs": epochs,
+            "checkpoint_epochs": checkpoint_epochs(epochs),
+            "batch_size": batch_size,
+            "seed": seed,
+            "engine": engine,
+        }
+        spec = cnn_spec(channels, int(image_set.labels.max()) + 1)
+        header = StoreHeader(count, shard_size or min(32, max(4, count // 64)), spec, provenance)
+        return cls(image_set, sources, grey, epochs, batch_size, seed, engine, header)
+
+    @cached_property
+    def shared(self) -> CnnImages:
+        """The images, read once."""
+        spec = self.header.spec
+        assert spec is not None
+        height, width = self.image_set.shape[:2]
+        pixels = np.empty((len(self.sources), height, width, spec.widths[0]), dtype=np.float32)
+        for start in range(0, len(pixels), 1024):
+            part = self.image_set.read(self.sources[start : start + 1024]).astype(np.float32)
+            pixels[start : start + 1024] = (part.mean(-1, keepdims=True) if self.grey else part) / 127.5 - 1
+        is_test = self.image_set.splits[self.sources] == SPLITS.index("test")
+        labels = self.image_set.labels[self.sources].astype(np.int32)
+        return CnnImages(pixels, labels, np.flatnonzero(~is_test), np.flatnonzero(is_test), spec.widths[-1])
+
+    def task(self, shard: int) -> ZooTask:
+        """Which networks to train, and how."""
+        items = self.header.items_of(shard)
+        splits = zoo_splits(self.header.num_items)[items.start : items.stop]
+        return ZooTask(items, splits, self.epochs, self.batch_size, self.seed, self.engine)
+
+
+@dataclass(frozen=True, eq=False)
+class ZooTask(ShardTask):
+    """One shard of networks to train."""
+
+    items: range
+    splits: np.ndarray
+    epochs: int
+    batch_size: int
+    seed: int
+    engine: str
+
+    def run(self, shared: CnnImages, progress: Callable[[int], None] | None = None) -> Shard:
+        """Trains the shard on one thread."""
+        networks = train_cnns(
+            shared,
+            self.items,
+            seed=self.seed,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            engine=self.engine,
+            progress=progress,
+        )
+        weights = np.stack([network.weights for network in networks]).astype(np.float32)
+        metrics = np.stack([network.metrics for network in networks]).astype(np.float32)
+        tensors = {
+            "weights": weights[:, -1],
+            "checkpoint_weights": weights,
+            "split": self.splits,
+            "source_index": np.array(self.items, dtype=np.int64),
+            "copy": np.zeros(len(self.items), dtype=np.int64),
+        }
+        for place, name in enumerate(METRICS):
+            tensors[name] = metrics[:, -1, place]
+            tensors[f"checkpoint_{name}"] = metrics[:, :, place]
+        metadata = [
+            {
+                "item": network.draws.item,
+                "split": SPLITS[split],
+                "restarts": network.draws.attempt,
+                "config": network.settings.to_dict(),
+                **{name: round(float(value), 6) for name, value in zip(METRICS, network.metrics[-1], strict=True)},
+            }
+            for network, split in zip(networks, self.splits.tolist(), strict=True)
+        ]
+        return Shard(tensors, metadata)
+
+
+def zoo_splits(count: int) -> np.ndarray:
+    """The published split of networks in a given order: the second half is test, a fifth of the first is validation."""
+    first_half = list(range(count // 2))
+    random.Random(0).shuffle(first_half)  # Python's own generator, as the published readers use it
+    splits = np.full(count, SPLITS.index("test"), dtype=np.uint8)
+    splits[first_half] = SPLITS.index("val")
+    splits[first_half[: int(0.8 * len(first_half))]] = SPLITS.index("train")
+    return splits
+
+
+def make_zoo(
+    plan: ZooPlan,
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    share: tuple[int, int] = (0, 1),
+    ray_address: str | None = None,
+    progress: Callable[[int, Sequence[float]], None] | None = None,
+) -> Store:
+    """Trains what is missing in the store; finished shards stay as they are.
+
+    Args:
+        plan: What to train.
+        out: The store's directory, new or begun with the same plan.
+        workers: Shards trained at the same time, one thread each; all cores if missing.
+        share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
+        ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
+        progress: Called with the number of networks finished since the last call, and with the test accuracies of a
+            finished shard.
+    """
+    report = progress or (lambda count, accuracies: None)
+    return make_shards(
+        plan,
+        out,
+        workers=workers,
+        share=share,
+        ray_address=ray_address,
+        progress=lambda count, shard: report(count, () if shard is None else shard.tensors["test_accuracy"].tolist()),
+    )

@@ -1,0 +1,1 @@
+"""Networks from elsewhere and for elsewhere: weight files, published datasets, what users hand over."""

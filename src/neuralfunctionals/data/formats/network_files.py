@@ -1,0 +1,192 @@
+"""Files of one network or a few, as people keep them: `read_networks`, `read_form`, `write_networks`."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.budget import require_memory
+from neuralfunctionals.files.untrusted import read_npz, read_tensors
+from neuralfunctionals.files.writing import write_whole
+from neuralfunctionals.inr import SirenForm
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.state import require_plain
+
+_STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
+
+
+def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
+    """The network of a `state_dict` (`.pth`, `.pt`, `.safetensors`), or those of an `.npz` (`weights` and `spec`)."""
+    file = _require_ending(file)
+    if not file.is_file():
+        raise UserError(f"Expected a file of weights, but there is none at {file}.")
+    if file.suffix == ".npz":
+        return read_arrays(file)[0]
+    try:
+        return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)])
+    except ValueError as error:
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+
+
+def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
+    """What an `.npz` file says of the form of its sine networks; files that do not say give None."""
+    return read_form_of_arrays(Path(file)) if Path(file).suffix == ".npz" else None
+
+
+def write_networks(
+    file: str | os.PathLike[str], networks: WeightSpaceFeatures, *, form: SirenForm | None = None
+) -> None:
+    """Writes what `read_networks` reads, in the format of the name's ending; whole or not at all.
+
+    Args:
+        file: Where to write.
+        networks: What to write; many only to an `.npz` file.
+        form: The form of sine networks, for `read_form`; a `state_dict` has no place for it.
+    """
+    file = _require_ending(file)
+    if file.suffix != ".npz" and len(networks) != 1:
+        raise UserError(
+            f"Expected one network for {file}, but got {len(networks)}. Write many to a file ending in .npz."
+        )
+    data = io.BytesIO()
+    if file.suffix == ".npz":
+        arrays: Any = {"weights": networks.to_vectors().numpy(), "spec": np.array(networks.spec.to_json())}
+        np.savez(data, **arrays, **arrays_of_form(form))
+    elif file.suffix == ".safetensors":
+        data.write(safetensors.torch.save(networks.to_state_dicts()[0]))
+    else:
+        torch.save(networks.to_state_dicts()[0], data)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, data.getvalue())
+
+
+def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm | None = None) -> None:
+    """Writes features, a `state_dict` or a list of these, as `read_given` gives them back; whole or not at all.
+
+    Args:
+        file: Where to write; the ending says how. Many networks go to an `.npz`, `.pth`, `.pt` or `.ckpt` file.
+        networks: What to write. Tensors of a `state_dict` keep their dtypes, except in an `.npz` file.
+        form: The form of sine networks, which an `.npz` file keeps.
+    """
+    file = _require_ending(file)
+    if isinstance(networks, WeightSpaceFeatures) or file.suffix == ".npz":
+        if not isinstance(networks, WeightSpaceFeatures):
+            parts = [networks] if isinstance(networks, Mapping) else networks
+            networks = WeightSpaceFeatures.from_state_dicts([{k: v.float() for k, v in p.items()} for p in parts])
+        return write_networks(file, networks, form=form)
+    if file.suffix == ".safetensors" and not isinstance(networks, Mapping):
+        raise UserError(f"Expected one network for {file}, but got {len(networks)}. Write many to an .npz file.")
+    data = io.BytesIO()
+    if file.suffix == ".safetensors":
+        data.write(safetensors.torch.save({name: tensor.contiguous() for name, tensor in networks.items()}))
+    else:
+        torch.save(networks, data)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, data.getvalue())
+    return None
+
+
+def _require_ending(file: str | os.PathLike[str]) -> Path:
+    endings = (*_STATE_DICTS, ".npz")
+    if Path(file).suffix not in endings:
+        raise UserError(f"Expected a file of weights ending in {', '.join(endings)}, but got {file}.")
+    return Path(file)
+
+
+def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file of one network, real numbers as float32; whatever else it holds is refused, not run."""
+    networks = read_state_dicts(file)
+    if len(networks) != 1:
+        raise UserError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
+    return {name: x.float() if x.is_floating_point() else x for name, x in networks[0].items()}
+
+
+def read_state_dicts(file: str | os.PathLike[str]) -> list[dict[str, Tensor]]:
+    """The networks of a `.pth`, `.pt`, `.ckpt` or `.safetensors` file, with tensors as they are stored.
+
+    The file holds a `state_dict`, a checkpoint with one under `state_dict`, `model_state_dict` or `model`, or a list of
+    these. Whatever else it holds is refused, not run.
+    """
+    file = Path(file)
+    content = read_tensors(file)
+    parts = content if isinstance(content, (list, tuple)) and content else [content]
+    return [_require_state_dict(unwrap(part), file) for part in parts]
+
+
+def unwrap(content: Any) -> Any:
+    """The `state_dict` of a checkpoint; anything else as it is."""
+    for key in ("state_dict", "model_state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            return content[key]
+    return content
+
+
+def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
+    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
+        raise UserError(
+            f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
+        )
+    if not all(isinstance(name, str) for name in content):
+        raise UserError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")
+    for name, tensor in content.items():
+        require_plain(name, tensor, f"Refused {file}: expected")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(
+                f"Refused {file}: '{name}' repeats its values, {tensor.numel()} from "
+                f"{tensor.untyped_storage().nbytes() // tensor.element_size()}. Expected each entry to be stored: save "
+                "it with .contiguous()."
+            )
+    size = 4 * sum(tensor.numel() for tensor in content.values())
+    require_memory(size, f"Refused {file}: its tensors", stored=file.stat().st_size)
+    return {name: tensor.detach() for name, tensor in content.items()}
+
+
+def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]:
+    """The networks of an `.npz` file, as `nf data export npz` writes it, and its other arrays except `_FORM`."""
+    content = {name: array for name, array in read_npz(file).items() if name not in _FORM}
+    names = sorted(content)
+    weights, spec = content.pop("weights", None), content.pop("spec", None)
+    if weights is None or spec is None or weights.ndim != 2 or spec.ndim != 0 or spec.dtype.kind != "U":
+        raise UserError(
+            f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {file}, but found "
+            f"{names}. nf data export npz shows the form."
+        )
+    if weights.dtype.kind != "f" or not len(weights):
+        raise UserError(
+            f"Expected real numbers as 'weights' in {file}, one row for each network, but got {weights.dtype} of shape "
+            f"{weights.shape}."
+        )
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+            vectors = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
+        return WeightSpaceFeatures.from_vectors(NetworkSpec.from_json(str(spec)), vectors), content
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"Refused {file}: {error or 'its spec is nested too deeply.'}") from error
+
+
+_FORM = ("omega", "convention")
+"""Arrays without axes: a number and a string."""
+
+
+def arrays_of_form(form: SirenForm | None) -> dict[str, Any]:
+    """What `read_form_of_arrays` reads."""
+    return {} if form is None else {name: np.array(getattr(form, name)) for name in _FORM}
+
+
+def read_form_of_arrays(file: Path) -> SirenForm | None:
+    """The form of sine networks that an `.npz` file tells."""
+    found = read_npz(file, optional=_FORM)
+    told = {name: array.item() if array.size == 1 else None for name, array in found.items()}
+    try:
+        return SirenForm.from_provenance(told)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"Expected a number 'omega' and a string 'convention' in {file}: {error}") from error

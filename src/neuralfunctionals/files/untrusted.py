@@ -1,0 +1,228 @@
+"""Arrays and tensors from other people's files, read as data only and refused before they take memory.
+
+Every function raises `ValueError`, naming the file, for whatever is damaged, too large or no data. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import stat
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.files.budget import is_out_of_memory, require_memory
+
+_ZIP_START = b"PK\x03\x04"
+_MAX_OPERATIONS = 2_000_000
+"""Operations of a pickle; a `state_dict` takes about twenty for each tensor."""
+_LEGACY_PICKLES = 5
+"""What files of old releases of torch begin with: magic number, version, machine, object, keys."""
+_SHARD_BYTES = 256 << 20
+
+
+def shard_size_for(num_entries: int) -> int:
+    """Networks that are imported together: 512, or fewer if they are large."""
+    return max(1, min(512, _SHARD_BYTES // (4 * num_entries)))
+
+
+def require_file(file: Path, what: str) -> Path:
+    """Raises unless there is a regular file: opening a pipe or a device could wait forever."""
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read the {what} {file}: {error}.") from error
+    if not stat.S_ISREG(mode):
+        raise UserError(f"Cannot read the {what} {file}: expected a regular file.")
+    return file
+
+
+@contextmanager
+def refusing(file: Path, expected: str) -> Iterator[None]:
+    """Turns whatever a hostile or damaged file causes into one `ValueError` that names it."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            reason = ["there is not enough memory for it"]
+        else:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+        message = reason[0][:300].rstrip(".")
+        raise UserError(f"Refused {file}: {message}. Expected {expected}; nothing in it was run.") from error
+
+
+# numpy
+
+
+def read_npz(
+    file: Path, required: Sequence[str] = (), *, optional: Collection[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays of an `.npz` file by name.
+
+    Args:
+        file: The file.
+        required: Arrays that must be there.
+        optional: Which others to read; all that are there if missing.
+    """
+    require_file(file, "npz file")
+    with refusing(file, "an npz file of plain arrays, without objects"), zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if any(name not in members for name in required):
+            raise UserError(f"it should hold arrays named {', '.join(required)}, but they are named {sorted(members)}")
+        chosen = [name for name in members if optional is None or name in required or name in optional]
+        _require_room(file, archive, [members[name] for name in chosen])
+        return {name: _read_array(archive, members[name]) for name in chosen}
+
+
+def _require_room(file: Path, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> None:
+    """Raises unless an archive is plain and what it claims to hold fits into memory."""
+    names = [info.filename for info in archive.infolist()]
+    if len(set(names)) < len(names):
+        raise UserError("it holds several records of one name")
+    for info in archive.infolist():
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+            raise UserError(f"its record '{info.filename}' is encrypted or compressed in an unusual way")
+    require_memory(sum(info.file_size for info in members), "it", stored=file.stat().st_size)
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    stream: Any
+    with archive.open(info) as stream:
+        shape, is_fortran, dtype = _read_npy_header(stream)
+        size = info.file_size - stream.tell()
+        if _num_bytes(shape, dtype) != size:
+            raise UserError(f"'{info.filename}' claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size and (count := stream.readinto(view[filled:])):
+            filled += count
+        # Reading beyond the end is what makes zipfile compare the checksum.
+        if filled < size or stream.read(1):
+            raise UserError(f"'{info.filename}' ends early")
+    return np.ndarray(shape, dtype, data, order="F" if is_fortran else "C")
+
+
+def map_npy(file: Path) -> np.ndarray:
+    """A memory map of an `.npy` file, whose length must be what its header says."""
+    require_file(file, "npy file")
+    with refusing(file, "an npy file of a plain array, without objects"):
+        with open(file, "rb") as stream:
+            shape, is_fortran, dtype = _read_npy_header(stream)
+            start = stream.tell()
+        size = file.stat().st_size - start
+        if _num_bytes(shape, dtype) != size:
+            raise UserError(f"it claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
+        if not size:
+            return np.empty(shape, dtype)
+        return np.memmap(file, dtype, "r", start, shape, order="F" if is_fortran else "C")
+
+
+def _read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise UserError(f"its format version {version} is not that of plain arrays")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # headers of Python 2
+        shape, is_fortran, dtype = readers[version](stream)
+    if dtype.hasobject or dtype.names or dtype.subdtype or not dtype.itemsize:
+        raise UserError(f"it holds {dtype} instead of plain numbers")
+    if any(n < 0 for n in shape):
+        raise UserError(f"its shape {shape} is impossible")
+    return shape, is_fortran, dtype
+
+
+def _num_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    size = dtype.itemsize
+    for n in shape:
+        size *= int(n)
+    return size
+
+
+# torch
+
+
+def read_tensors(file: Path) -> Any:
+    """What a `.pth`, `.pt` or `.safetensors` file holds: tensors in dictionaries and lists, and plain values."""
+    require_file(file, "file of weights")
+    with refusing(file, "a state_dict"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about pickles that it then refuses
+        stored = file.stat().st_size
+        require_memory(stored, "it")
+        if file.suffix == ".safetensors":
+            return safetensors.torch.load_file(file)
+        with open(file, "rb") as stream:
+            is_archive = stream.read(len(_ZIP_START)) == _ZIP_START
+        unpacked = _check_archive(file) if is_archive else _check_legacy(file)
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # whose advice is to run what is in the file
+            raise UserError("it holds more than tensors, or is damaged") from error
+        # A pickle can also ask for tensors that it has no values for: these would hold what memory held before.
+        if sum(_storages(content).values()) > unpacked:
+            raise UserError("it holds tensors without their values")
+        return content
+
+
+def _check_archive(file: Path) -> int:
+    """Checks sizes, checksums and the pickle of an archive, none of which torch does; returns its bytes unpacked."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        _require_room(file, archive, members)
+        for info in members:
+            if not info.CRC:  # torch.serialization.set_crc32_options(False) writes none: then there is none to compare
+                del info.CRC
+            with archive.open(info) as stream:
+                if info.filename.endswith("data.pkl"):
+                    _check_pickle(io.BytesIO(stream.read()))
+                while stream.read(1 << 20):
+                    pass
+        return sum(info.file_size for info in members)
+
+
+def _check_legacy(file: Path) -> int:
+    with open(file, "rb") as stream:
+        for _ in range(_LEGACY_PICKLES):
+            _check_pickle(stream)
+    return file.stat().st_size
+
+
+def _check_pickle(stream: io.BufferedIOBase) -> None:
+    """Looks at a pickle without running it, for what torch allows although it can take any amount of memory or time."""
+    for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):  # pyright: ignore[reportArgumentType]
+        # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.
+        if operation.name == "GLOBAL" and str(argument).endswith(("bytearray", "Tensor")):
+            raise UserError(f"it holds more than tensors: {argument}")
+        if number > _MAX_OPERATIONS:
+            raise UserError(f"it is a pickle of more than {_MAX_OPERATIONS} operations")
+
+
+def _storages(content: Any) -> dict[int, int]:
+    """The bytes of each piece of memory that tensors share, by address."""
+    found: dict[int, int] = {}
+    waiting, seen = [content], set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.device.type == "cpu" and value.layout == torch.strided and not value.is_nested:
+                storage = value.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            waiting += value
+    return found

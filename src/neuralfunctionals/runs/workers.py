@@ -1,0 +1,116 @@
+"""Runs carried out side by side, each in a process of its own: `Job`, `carry_out`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from neuralfunctionals.config import Run
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.registry import read_run
+from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs.encoding import encode
+from neuralfunctionals.runs.execute import execute
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a run, its steps done and in all."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to carry out, or to continue, in its directory."""
+
+    run: Run
+    out: Path
+    data: Path | None = None
+    """The store to learn from; what the run describes if missing."""
+    encoder: Path | None = None
+    """The run of an autoencoder, whose latents are made first, into `data`."""
+
+    def carry_out(self, progress: Callable[[int, int], None]) -> None:
+        """Does it here."""
+        if self.encoder is not None:
+            assert self.data is not None
+            encode(self.encoder, None, self.data, workers=self.run.training.threads)
+        execute(self.run, self.out, data=self.data, resume=RunDirectory(self.out).is_run, progress=progress)
+
+
+def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, progress: Progress) -> None:
+    """Carries out groups of jobs, so many groups at a time; the jobs of a group share a process.
+
+    If one fails or this process is interrupted, all are stopped: runs continue from their last validation.
+    """
+    running: list[subprocess.Popen[str]] = []
+    stopped = threading.Event()
+    pool = ThreadPoolExecutor(max(1, processes))
+
+    def work_off(jobs: Sequence[Job]) -> None:
+        if stopped.is_set():
+            return
+        words = [sys.executable, "-c", f"from {__name__} import work; work()"]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        with tempfile.TemporaryFile("w+") as complaints, tempfile.TemporaryFile("w+") as orders:
+            json.dump([_to_json(job) for job in jobs], orders)
+            orders.seek(0)
+            pipes: dict[str, Any] = {"stdin": orders, "stdout": subprocess.PIPE, "stderr": complaints, "text": True}
+            # A session of its own: Ctrl-C stops this process, and this process stops the others.
+            with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:
+                running.append(process)
+                if stopped.is_set():
+                    process.kill()
+                assert process.stdout is not None
+                for line in process.stdout:
+                    name, done, total = line.rsplit(maxsplit=2)
+                    progress(name, int(done), int(total))
+            if process.returncode and not stopped.is_set():
+                complaints.seek(0)
+                said = complaints.read().strip() or f"exit code {process.returncode}"
+                names = ", ".join(job.out.name for job in jobs)
+                failure = UserError if process.returncode == 2 else RuntimeError
+                raise failure(f"The run {names} failed: {said.splitlines()[-1] if failure is UserError else said}")
+
+    try:
+        futures = [pool.submit(work_off, jobs) for jobs in groups]
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+            future.result()
+    finally:
+        stopped.set()
+        for process in running:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _to_json(job: Job) -> dict[str, Any]:
+    places = {name: None if path is None else os.fspath(path) for name, path in _places(job).items()}
+    return {"run": job.run.to_dict(), **places}
+
+
+def _places(job: Job) -> dict[str, Path | None]:
+    return {"out": job.out, "data": job.data, "encoder": job.encoder}
+
+
+def work() -> None:
+    """Carries out jobs from standard input, in a process of their own; prints the steps done and in all."""
+
+    def report(name: str, done: int, total: int) -> None:
+        if done % 5 == 0 or done == total:
+            print(name, done, total, flush=True)
+
+    try:
+        for order in json.load(sys.stdin):
+            places = {name: None if path is None else Path(path) for name, path in order.items() if name != "run"}
+            job = Job(read_run(order["run"]), **places)  # pyright: ignore[reportArgumentType]
+            job.carry_out(partial(report, job.out.name))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from error

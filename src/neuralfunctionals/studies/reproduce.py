@@ -1,0 +1,114 @@
+"""The runs of a table, carried out side by side and continued where they stopped: `reproduce`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralfunctionals.config import SCALES, ZooConfig, with_values
+from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.report import FinishedRun, Table, draw_accuracies, draw_task, read_runs, results_table
+from neuralfunctionals.report.finished import group
+from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs.datasets import dataset_for
+from neuralfunctionals.runs.workers import Job, carry_out
+from neuralfunctionals.studies.tables import TABLES, Planned
+
+
+def reproduce(
+    name: str,
+    out: str | os.PathLike[str],
+    *,
+    scale: str = "small",
+    samples: bool = False,
+    limit: int | None = None,
+    stores: Mapping[str, str | os.PathLike[str]] | None = None,
+    jobs: int = 1,
+    fitting: Callable[[int, int, Sequence[float]], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Carries out the runs of a table that are missing, and draws it.
+
+    Args:
+        name: One of `TABLES`.
+        out: A directory that gets one run directory for each run, `table.md` and pictures; one begun is continued.
+        scale: `tiny`, `small`, `long` or `paper`.
+        samples: Whether to learn from the embedded samples instead of the full image sets.
+        limit: This many images of each set.
+        stores: Stores of networks for some recipes, instead of what they would make.
+        jobs: Runs at the same time; they share the machine's cores.
+        fitting: Called while networks are fitted, see `dataset_for`.
+        progress: Called with the number of runs done and in all.
+    """
+    if name not in TABLES or scale not in SCALES:
+        expected = f"one of {sorted(TABLES)} at a scale of {list(SCALES)}"
+        raise UserError(f"Expected a table, {expected}, but got '{name}' at '{scale}'.")
+    if jobs < 1:
+        raise UserError(f"Expected at least one job, but got {jobs}.")
+    table, out, stores = TABLES[name], Path(out), stores or {}
+    unknown = stores.keys() - {planned.recipe for planned in table.runs}
+    if unknown:
+        raise UserError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
+    for path in stores.values():
+        WeightDataset(path)
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    every = [_job(planned, out, scale, threads, samples=samples, limit=limit, stores=stores) for planned in table.runs]
+    for config in dict.fromkeys(job.run.data for job in every if job.data is None):
+        dataset_for(config, progress=fitting)
+    left = [job for job in every if not RunDirectory(job.out).is_finished]
+    report, done = progress or (lambda done, total: None), len(every) - len(left)
+    report(done, len(every))
+    steps = {job.out.name: job.run.training.steps for job in left}
+
+    def advance(name: str, at: int, total: int) -> None:
+        nonlocal done
+        if at == total and steps.pop(name, None):
+            done += 1
+            report(done, len(every))
+
+    for reads_latents in (False, True):  # latents come from the table's own autoencoders
+        chosen = [[job] for job in left if (job.encoder is not None) == reads_latents]
+        carry_out(chosen, processes=jobs, threads=threads, progress=advance)
+    tables = _draw(read_runs(job.out for job in every), out)
+    text = "\n".join(table.to_markdown() for table in tables)
+    (out / "table.md").write_text(text)
+    rows = [{"names": table.names, "rows": table.rows} for table in tables]
+    return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text, "tables": rows}
+
+
+def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
+    """Writes the pictures of each task, and returns its table."""
+    for of_task in group(runs, by="family").values():
+        draw_task(of_task, out)
+    zoos = {run.recipe: run.config["data"]["path"] for run in runs if run.task.data is ZooConfig}
+    if zoos:
+        draw_accuracies({recipe: WeightDataset(path) for recipe, path in zoos.items()}, out / "accuracies.png")
+    return [results_table(of_task) for of_task in group(runs, by="family").values()]
+
+
+def _job(
+    planned: Planned,
+    out: Path,
+    scale: str,
+    threads: int,
+    *,
+    samples: bool,
+    limit: int | None,
+    stores: Mapping[str, str | os.PathLike[str]],
+) -> Job:
+    """A run of the table and where it goes; each has a process of its own, with its own threads and random numbers."""
+    run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})
+    store = stores.get(run.recipe)
+    if planned.encoder is None:
+        return Job(run, out / (run.name + _suffix(planned)), None if store is None else Path(store))
+    encoder = out / (planned.encoder.at(scale).name + _suffix(planned.encoder))
+    path = out / f"{run.name}-of-{planned.encoder.model}{_suffix(planned.encoder)}"
+    return Job(run, path, out / f"latents-of-{encoder.name}", encoder)
+
+
+def _suffix(planned: Planned) -> str:
+    """What tells a run from the recipe's own."""
+    return "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in planned.changes)

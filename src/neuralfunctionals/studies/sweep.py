@@ -1,0 +1,130 @@
+"""Searching the hyperparameters that the paper searched, by validation alone: `search_space`, `sweep`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralfunctionals.config import Run, with_values
+from neuralfunctionals.errors import UserError
+from neuralfunctionals.registry import TASKS, find_task
+from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs.execute import execute
+from neuralfunctionals.tasks.definition import Space
+
+
+def search_space(run: Run) -> Space:
+    """The values to try of each field; widths and depths relative to the run's own, at `paper` those of the appendix.
+
+    Models that the task has no settings for are tried with three learning rates.
+
+    Example:
+        >>> from neuralfunctionals.registry import find_run
+        >>> search_space(find_run("inr2array/mnist", scale="paper"))["model.channels"]
+        (256, 512)
+    """
+    task = find_task(run.recipe)
+    if task.search is None and task in TASKS.values():
+        names = ", ".join(f"{name}/" for name, other in TASKS.items() if other.search)
+        raise UserError(f"Expected a recipe of {names}, but got '{run.recipe}'.")
+    if task.search is None or run.model_name not in task.settings:
+        return {"optimizer.lr": tuple(run.optimizer.lr * factor for factor in (0.3, 1.0, 3.0))}
+    return task.search(run)
+
+
+def sweep(
+    run: Run,
+    out: str | os.PathLike[str],
+    *,
+    trials: int,
+    study: str | os.PathLike[str] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    fitting: Callable[[int, int, Sequence[float]], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Trains with different values and compares the best validations; a sweep that was stopped is continued.
+
+    Args:
+        run: What to vary.
+        out: A directory that gets one run directory for each trial.
+        trials: Trials in all, earlier ones included; none is repeated, and there are at most as many as combinations.
+        study: A journal file, by default `study.journal` in `out`, or the URL of a database that machines share.
+        data: A store to learn from; what the run describes is made if missing.
+        fitting: Called while networks are fitted, see `dataset_for`.
+        progress: Called with the number of trials done and in all.
+
+    Returns:
+        The best values, and what they gave on the validation split.
+    """
+    try:
+        import optuna
+        from optuna.trial import TrialState
+    except ImportError as error:
+        raise UserError("A sweep needs Optuna: pip install 'neuralfunctionals[sweep]'.") from error
+    if trials < 1:
+        raise UserError(f"Expected at least one trial, but got {trials}.")
+    out, space = Path(out), search_space(run)
+    task = find_task(run.recipe)
+    shared = study is not None and "://" in os.fspath(study)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        found = optuna.create_study(
+            study_name=run.name,
+            storage=os.fspath(study or "") if shared else _journal(Path(study or out / "study.journal")),
+            sampler=optuna.samplers.BruteForceSampler(seed=run.seed),
+            direction="maximize" if task.higher_is_better else "minimize",
+            load_if_exists=True,
+        )
+    if not shared:  # in a file of one's own, a trial that still runs is one that was killed
+        for trial in found.get_trials(states=(TrialState.RUNNING,)):
+            found.tell(trial.number, state=TrialState.FAIL)
+            found.enqueue_trial(trial.params)
+
+    def objective(trial: Any) -> float:
+        values = {name: trial.suggest_categorical(name, choices) for name, choices in space.items()}
+        path = out / f"trial-{_digest(values)}"
+        trial.set_user_attr("run", path.name)
+        begun = RunDirectory(path).is_run
+        result = execute(with_values(run, values), path, data=data, resume=begun, progress=False, fitting=fitting)
+        return result["val"][task.metric]
+
+    report = progress or (lambda done, total: None)
+    count = min(trials, _combinations(space))
+    while (done := len(found.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))) < count:
+        report(done, count)
+        found.optimize(objective, n_trials=1)
+    report(done, count)
+    return {
+        "recipe": run.recipe,
+        "model": run.model_name,
+        "trials": done,
+        f"val/{task.metric}": found.best_value,
+        "best": found.best_params,
+        "run": os.fspath(out / found.best_trial.user_attrs["run"]),
+    }
+
+
+def _journal(file: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(os.fspath(file)))
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """A name for a combination: a trial begun again finds its directory."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _combinations(space: Space) -> int:
+    count = 1
+    for choices in space.values():
+        count *= len(choices)
+    return count
