@@ -9,8 +9,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from neuralfunctionals.data import images as images_module
 from neuralfunctionals.data import open_images
+from neuralfunctionals.images import image_set as images_module
 from neuralfunctionals.images.download import Source, download, missing_files
 
 

@@ -30,7 +30,7 @@ def test_embedded_sets_are_balanced_and_split(name):
 
 
 def test_the_embedded_samples_are_small():
-    folder = Path(__file__).parents[2] / "src/neuralfunctionals/data/samples"
+    folder = Path(__file__).parents[2] / "src/neuralfunctionals/images/samples"
     assert sum(f.stat().st_size for f in folder.iterdir()) < 2.2e6
     assert "Attribution-ShareAlike" in (folder / "LICENSES.md").read_text()
 
