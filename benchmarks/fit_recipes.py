@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from neuralfunctionals.data import open_images
-from neuralfunctionals.images.image_set import SPLITS
+from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.inr import RECIPES, FitRecipe, fit
 from neuralfunctionals.models import NeuronGraphNet
 from neuralfunctionals.weight_space import WeightSpaceFeatures, canonicalize

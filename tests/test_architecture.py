@@ -8,22 +8,24 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-BASE = {"errors", "files", "imports", "native", "progress_lines"}  # nothing of networks yet
-NETWORKS = {"weight_space", "kernels", "images", "inr", "cnn"}
+BASE = {"errors", "files", "imports", "lazy", "machine", "progress_lines"}  # nothing of networks yet
+NETWORKS = {"native", "weight_space", "kernels", "images", "inr", "cnn"}
 MODELS = {"layers", "models", "shipped"}
 RUNS = {"config", "data", "run_directory", "tasks", "registry", "report"}
 BELOW_RUNS = BASE | NETWORKS | MODELS | RUNS | {"testing"}
 # In the order in which the data flows: from files and images to networks, stores, tasks, runs, studies.
 MAY_IMPORT = {
     "errors": set(),
+    "lazy": set(),
+    "machine": set(),
     "progress_lines": set(),
     "imports": {"errors"},
-    "native": {"errors"},
+    "native": {"errors", "machine"},
     "files": {"errors"},
-    "weight_space": {"errors"},
+    "weight_space": {"errors", "lazy"},
     "kernels": {"errors", "native", "weight_space"},
     "images": BASE,
-    "inr": {"errors", "weight_space", "kernels"},
+    "inr": {"errors", "lazy", "machine", "weight_space", "kernels"},
     "cnn": {"errors", "weight_space", "kernels"},
     "layers": {"errors", "weight_space", "kernels", "inr"},
     "models": BASE | {"config", "weight_space", "inr", "layers", "shipped"},
@@ -78,6 +80,11 @@ def test_nothing_inside_calls_the_command_line():
 def test_descriptions_of_tasks_and_models_need_no_torch():
     code = "import sys; from neuralfunctionals.registry import RECIPES, find_run; find_run(next(iter(RECIPES)))"
     code += "; sys.exit(bool({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_header_of_a_store_is_read_without_torch():
+    code = "import sys; from neuralfunctionals.data import SPLITS, Store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

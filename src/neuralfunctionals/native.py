@@ -23,14 +23,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuralfunctionals.machine import cache_directory
+
 _FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-std=c++17")
 _TEMPORARY = ".tmp-"
 _ABANDONED_SECONDS = 3600
-
-
-def cache_directory() -> Path:
-    """Where the package keeps what it can make again: `NF_CACHE`, or `~/.cache/neuralfunctionals`."""
-    return Path(os.environ.get("NF_CACHE") or Path.home() / ".cache" / "neuralfunctionals")
 
 
 def find_compiler() -> str | None:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from neuralfunctionals import NetworkSpec
-from neuralfunctionals.data import Store, StoreError, StoreHeader, WeightDataset
-from neuralfunctionals.data import store as store_module
+from neuralfunctionals.data import Store, StoreError, StoreHeader, WeightDataset, store as store_module
 from neuralfunctionals.data.store_header import seal
 
 SPEC = NetworkSpec.mlp([2, 3, 1])

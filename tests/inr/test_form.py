@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren, SirenForm, convert, image_bytes, image_grid, image_values, render

@@ -1,7 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from neuralfunctionals.inr import Siren, patch_pixels, render_images, render_patches
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures

@@ -1,8 +1,7 @@
 import pytest
 import reference
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuralfunctionals import NetworkSpec
 from neuralfunctionals.layers import LayerEncoding, WeightSpaceSelfAttention

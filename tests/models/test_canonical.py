@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from models.test_models import ARRAY, EQUIVARIANT, INVARIANT, SPECS, as_tensor
 from neuralfunctionals import NetworkSpec, NeuronPermutation, SineSymmetry, canonicalize, models

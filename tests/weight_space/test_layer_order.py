@@ -6,8 +6,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuralfunctionals import LayerSpec, NetworkSpec
 from neuralfunctionals.weight_space.layer_order import _chains

@@ -2,8 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from neuralfunctionals import NetworkSpec, NeuronPermutation, SineSymmetry, WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren, convert_convention, image_grid, render

@@ -1,8 +1,7 @@
 import pytest
 import torch
 from architectures import LeNet, mlp
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 
 from neuralfunctionals import NetworkSpec, NeuronPermutation, WeightSpaceFeatures, canonicalize, functional_call

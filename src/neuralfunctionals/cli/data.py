@@ -14,8 +14,10 @@ from neuralfunctionals.cli.command import Command, parse_size, say
 
 def quantiles(values: Any, digits: int) -> dict[str, float]:
     """How the numbers of a column are spread."""
+    import numpy as np
+
     levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
-    return {name: round(values.quantile(q).item(), digits) for name, q in levels.items()}
+    return {name: round(float(np.quantile(values, q)), digits) for name, q in levels.items()}
 
 
 def _add_store_argument(parser: argparse.ArgumentParser) -> None:
@@ -23,29 +25,33 @@ def _add_store_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def _data_info(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data import SPLITS, WeightDataset
+    import numpy as np
 
-    dataset = WeightDataset(arguments.store)
-    header = dataset.store.header
+    from neuralfunctionals.data import SPLITS, Store
+
+    store = Store(arguments.store)
+    shards, header = store.map_shards(), store.header
+    kinds = next(iter(shards.values()))
+    columns = {name: np.concatenate([s[name] for s in shards.values()]) for name in kinds if kinds[name].ndim == 1}
     result: dict[str, Any] = {
-        "items": len(dataset),
+        "items": sum(len(header.items_of(shard)) for shard in shards),
         "items_planned": header.num_items,
-        "complete": dataset.is_complete,
+        "complete": len(shards) == header.num_shards,
         "spec": None if header.spec is None else str(header.spec),
-        "tensors": list(dataset.tensor_names),
-        **dataset.provenance,
+        "tensors": sorted(kinds),
+        **header.provenance,
     }
-    if "split" in dataset.tensor_names:
-        counts = dataset.column("split").bincount(minlength=len(SPLITS)).tolist()
+    if "split" in columns:
+        counts = np.bincount(columns["split"], minlength=len(SPLITS)).tolist()
         result["splits"] = dict(zip(SPLITS, counts, strict=True))
-    if "psnr_db" in dataset.tensor_names:
-        psnr_db = dataset.column("psnr_db")
+    if "psnr_db" in columns:
+        psnr_db = columns["psnr_db"]
         result["psnr_db"] = quantiles(psnr_db, digits=3)
         stop = (result.get("recipe") or {}).get("stop_psnr_db")
         result["missed_psnr"] = 0 if stop is None else int((psnr_db < stop).sum())
     for name in ("train_accuracy", "test_accuracy"):
-        if name in dataset.tensor_names:
-            result[name] = quantiles(dataset.column(name), digits=4)
+        if name in columns:
+            result[name] = quantiles(columns[name], digits=4)
     return result
 
 

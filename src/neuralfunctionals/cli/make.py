@@ -191,7 +191,7 @@ def _zoo(arguments: Any) -> dict[str, Any]:
     }
     if total:
         dataset = WeightDataset(arguments.out)
-        accuracy = quantiles(dataset.column("test_accuracy"), digits=4)
+        accuracy = quantiles(dataset.column("test_accuracy").numpy(), digits=4)
         result |= {"items": len(dataset), "complete": dataset.is_complete, "test_accuracy": accuracy}
     return result
 

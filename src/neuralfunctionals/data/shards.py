@@ -19,7 +19,7 @@ import torch
 
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.fit import num_cores
+from neuralfunctionals.machine import num_cores
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,8 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.checksums import sha256_of
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_new, write_whole
-from neuralfunctionals.inr.fit import num_cores
+from neuralfunctionals.images.splits import SPLITS
+from neuralfunctionals.machine import num_cores
 
 _HEADER = "store.jsonl"
 _SHARD = re.compile(r"(\d{5,})\.(safetensors|jsonl)")
@@ -262,6 +263,35 @@ class Store:
         for file in files:
             if numbers[file] is None and file.name != _HEADER:
                 yield file, f"{file} is no part of the store. Remove it."
+
+    def map_shards(self) -> dict[int, dict[str, np.ndarray]]:
+        """The tensors of all finished shards, by their numbers, from the memory map.
+
+        Raises:
+            StoreError: If there is none, one is damaged, or they are not of one kind.
+        """
+        if not self.shards:
+            raise StoreError(f"The store at {self.path} has no finished shard yet. Repeat the command that makes it.")
+        self.require_intact(self.shards)
+        shards = {shard: self.map_tensors(shard) for shard in self.shards}
+        shapes = None
+        for shard, tensors in shards.items():
+            here = {name: (array.dtype, array.shape[1:]) for name, array in tensors.items()}
+            shapes = shapes or here
+            self._require_fitting(self.file(shard, "safetensors"), tensors, is_alike=here == shapes)
+        return shards
+
+    def _require_fitting(self, file: Path, tensors: Mapping[str, np.ndarray], *, is_alike: bool) -> None:
+        """Raises unless tensors are alike in all shards, and those that the spec and the splits allow."""
+        if not is_alike:
+            raise StoreError(f"{file} holds other tensors than the shards before it. Make the store anew.")
+        spec, weights, splits = self.header.spec, tensors.get("weights"), tensors.get("split")
+        if spec is not None and weights is not None and weights.shape[1:] != (spec.num_entries,):
+            raise StoreError(
+                f"{file} holds weights of shape {weights.shape[1:]}, expected those of {spec}. Make the store anew."
+            )
+        if splits is not None and (splits.ndim != 1 or splits.min() < 0 or splits.max() >= len(SPLITS)):
+            raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store anew.")
 
     def require_intact(self, shards: Sequence[int]) -> None:
         """Raises if one of these finished shards is damaged; each process reads a shard once for this."""

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuralfunctionals.data.store import Store, StoreError
+from neuralfunctionals.data.store import Store
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.images.image_set import SPLITS
+from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
@@ -80,12 +80,8 @@ class WeightDataset:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.store = Store(path)
-        shards = self.store.shards
-        if not shards:
-            raise StoreError(f"The store at {path} has no finished shard yet. Repeat the command that makes it.")
-        self.store.require_intact(shards)
-        self._shards = {shard: self.store.map_tensors(shard) for shard in shards}
-        self._require_alike()
+        self._shards = self.store.map_shards()
+        shards = list(self._shards)
         self.tensor_names = tuple(sorted(self._shards[shards[0]]))
         # One number an item: small enough to hold, and then one lookup instead of one in every shard.
         self._columns = {
@@ -99,23 +95,6 @@ class WeightDataset:
         self._items = np.concatenate([np.array(items) for items in ranges])
         self._forms: tuple[SirenForm, SirenForm] | None = None  # of the store, and as items are read
         self._rendered_size: tuple[int, int] | None = None
-
-    def _require_alike(self) -> None:
-        """Raises unless all shards hold the same kinds of tensors, and those that the spec and the splits allow."""
-        spec, shapes = self.store.header.spec, None
-        for shard, tensors in self._shards.items():
-            file = self.store.file(shard, "safetensors")
-            here = {name: (array.dtype, array.shape[1:]) for name, array in tensors.items()}
-            if here != (shapes := shapes or here):
-                raise StoreError(f"{file} holds other tensors than the shards before it. Make the store anew.")
-            width = here["weights"][1] if "weights" in here and spec is not None else None
-            if spec is not None and width not in (None, (spec.num_entries,)):
-                raise StoreError(
-                    f"{file} holds weights of shape {width}, expected those of {spec}. Make the store anew."
-                )
-            splits = tensors.get("split")
-            if splits is not None and (splits.ndim != 1 or splits.min() < 0 or splits.max() >= len(SPLITS)):
-                raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store anew.")
 
     @property
     def path(self) -> Path:

@@ -20,12 +20,11 @@ from neuralfunctionals.files.writing import readable_name
 from neuralfunctionals.images.download import Source, download, missing_files
 from neuralfunctionals.images.picture_size import picture_size
 from neuralfunctionals.images.shapes import NUM_PICTURES, draw_shapes, shape_labels
-from neuralfunctionals.native import cache_directory
+from neuralfunctionals.images.splits import SPLITS, own_splits
+from neuralfunctionals.machine import cache_directory
 
 # Axes: B images, H rows, W columns, C colours.
 
-SPLITS = ("train", "val", "test")
-"""The parts of an image set, in the order of their numbers."""
 EMBEDDED_SETS = ("mnist-sample", "fashion-sample", "shapes-sample", "mnist-unseen")
 """Small sets inside the package. The last is for testing only: no recipe trains on its digits."""
 FULL_SETS = ("mnist", "fashion", "cifar10", "svhn-grey")
@@ -149,11 +148,6 @@ def _from_arrays(name: str, images: np.ndarray, labels: np.ndarray, splits: np.n
 
 def _split_at(*ends: int) -> np.ndarray:
     return np.repeat(np.arange(len(ends), dtype=np.uint8), np.diff((0, *ends)))
-
-
-def own_splits(count: int) -> np.ndarray:
-    """80/10/10 by position: of every ten images the ninth is for validation, the tenth for testing."""
-    return np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 2], dtype=np.uint8)[np.arange(count) % 10]
 
 
 def _open_embedded(name: str, file: str, splits: np.ndarray) -> ImageSet:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neuralfunctionals.config import DataConfig, ZooConfig
 from neuralfunctionals.data import FitPlan, WeightDataset, ZooPlan, fit_dataset, make_zoo, open_images
-from neuralfunctionals.native import cache_directory
+from neuralfunctionals.machine import cache_directory
 
 
 def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:

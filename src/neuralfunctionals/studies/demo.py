@@ -15,7 +15,7 @@ from neuralfunctionals.config import DataConfig, Run, with_steps, with_values
 from neuralfunctionals.data import FitPlan, Store, WeightDataset, fit_dataset, open_images
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import render_images
-from neuralfunctionals.inr.fit import num_cores
+from neuralfunctionals.machine import num_cores
 from neuralfunctionals.registry import find_run
 from neuralfunctionals.report import read_runs, write_report
 from neuralfunctionals.run_directory import RunDirectory

@@ -32,7 +32,7 @@ from neuralfunctionals.files.budget import require_memory
 from neuralfunctionals.files.scratch import scratch_beside
 from neuralfunctionals.files.untrusted import shard_size_for
 from neuralfunctionals.files.writing import readable_name
-from neuralfunctionals.images.image_set import SPLITS, own_splits
+from neuralfunctionals.images.splits import SPLITS, own_splits
 from neuralfunctionals.inr import SirenForm, convert
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures

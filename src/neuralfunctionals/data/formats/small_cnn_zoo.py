@@ -33,7 +33,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.budget import require_memory
 from neuralfunctionals.files.untrusted import map_npy, require_file, shard_size_for
 from neuralfunctionals.files.writing import readable_name
-from neuralfunctionals.images.image_set import SPLITS
+from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.weight_space import LayerSpec, NetworkSpec
 
 # Axes: N packed entries, R rows.
