@@ -83,6 +83,17 @@ def test_descriptions_of_tasks_and_models_need_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_lazy_names_are_not_those_of_modules_beside_them():
+    """`inr.fit` would be the function before the module of that name is imported, and the module after."""
+    stubs = sorted(ROOT.rglob("__init__.pyi"))
+    assert stubs
+    for stub in stubs:
+        imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+        package = ".".join(("neuralfunctionals", *stub.parent.relative_to(ROOT).parts))
+        names = {alias.name for node in imports for alias in node.names if node.module != package}
+        assert not names & {path.stem for path in stub.parent.iterdir()}, stub
+
+
 def test_the_header_of_a_store_is_read_without_torch():
     code = "import sys; from neuralfunctionals.data import SPLITS, Store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

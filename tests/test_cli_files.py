@@ -61,7 +61,7 @@ def test_every_command_takes_the_limit(capsys):
 OUT_OF_MEMORY = """
 import resource, sys
 from neuralfunctionals.cli import main
-import neuralfunctionals.data
+import neuralfunctionals.data.inr_dataset
 size = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (size + (300 << 20),) * 2)
 main(sys.argv[1:])
