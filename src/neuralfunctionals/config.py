@@ -107,7 +107,7 @@ class TrainingConfig:
     batch_size: int = 32
     """Networks of a step, over all devices."""
     limit: int | None = None
-    """Learn from so many of the training networks, spread over them; all if missing."""
+    """Learn from so many of the training networks, spread over them. Defaults to all."""
     accumulate: int = 1
     """Parts into which each batch is cut to save memory."""
     val_every: int = 100
@@ -129,7 +129,7 @@ class TrainingConfig:
     nodes: int = 1
     """Machines."""
     threads: int | None = None
-    """Threads of each process on a CPU; torch's choice if missing."""
+    """Threads of each process on a CPU. Defaults to torch's choice."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):

@@ -98,7 +98,7 @@ def test_files_of_the_wrong_length_are_refused(tiny_mnist, tmp_path):
     folder.mkdir(parents=True)
     for name, data in tiny_mnist.items():
         (folder / name).write_bytes(data[:-1] if name.startswith("train-images") else data)
-    with pytest.raises(ValueError, match=r"train-images.*Delete it to fetch it anew"):
+    with pytest.raises(ValueError, match=r"train-images.*Delete it to download it again"):
         open_images("mnist", data_root=tmp_path)
 
 

@@ -54,10 +54,10 @@ class ZooPlan(ShardPlan):
             grey: Take the mean of the colours.
             epochs: Times that each network sees its images.
             batch_size: Images a step.
-            limit_images: This many images, spread over the splits in proportion; all if missing.
+            limit_images: This many images, spread over the splits in proportion. Defaults to all.
             seed: Start of the random numbers of the whole zoo.
             engine: See `train_cnns`.
-            shard_size: Networks trained and written together; chosen by their number if missing.
+            shard_size: Networks trained and written together. By default, chosen by their number.
         """
         values = {"networks": count, "epochs": epochs, "images a batch": batch_size}
         for name, value in values.items():
@@ -196,7 +196,7 @@ def make_zoo(
     Args:
         plan: What to train.
         out: The store's directory, new or begun with the same plan.
-        workers: Shards trained at the same time, one thread each; all cores if missing.
+        workers: Shards trained at the same time, one thread each. Defaults to all cores.
         share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
         ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
         progress: Called with the number of networks finished since the last call, and with the test accuracies of a

@@ -57,14 +57,14 @@ class FitPlan(ShardPlan):
             image_set: The images.
             recipe: How each network is trained.
             copies: Networks for each training image, from independent starts; validation and test images get one.
-            limit: This many images, spread over the splits in proportion; all if missing.
+            limit: This many images, spread over the splits in proportion. Defaults to all.
             psnr_db: Stop each network at this quality.
             hidden: Widths of the hidden layers.
             omega: Frequency of the sines.
             convention: How inputs and outputs are meant.
             seed: Start of the random numbers of the whole dataset.
             engine: See `inr.fit`.
-            shard_size: Items fitted and written together; chosen by the number of items if missing.
+            shard_size: Items fitted and written together. By default, chosen by the number of items.
         """
         if copies < 1:
             raise UserError(f"Expected at least one copy of each image, but got {copies}.")
@@ -196,7 +196,7 @@ def fit_dataset(
     Args:
         plan: What to fit.
         out: The store's directory, new or begun with the same plan.
-        workers: Shards fitted at the same time, one thread each; all cores if missing.
+        workers: Shards fitted at the same time, one thread each. Defaults to all cores.
         share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
         ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
         progress: Called with the number of items finished since the last call, and with the PSNR of a finished shard.

@@ -95,7 +95,7 @@ def encode_dataset(
     Args:
         plan: What to encode.
         out: The store's directory, new or begun with the same plan.
-        workers: Shards encoded at the same time, one thread each; all cores if missing.
+        workers: Shards encoded at the same time, one thread each. Defaults to all cores.
         progress: Called with the number of items finished since the last call.
     """
     report = progress or (lambda count: None)

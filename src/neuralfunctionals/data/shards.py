@@ -69,7 +69,7 @@ def make_shards(
     Args:
         plan: What to make.
         out: The store's directory, new or begun with the same plan.
-        workers: Shards made at the same time, one thread each; all cores if missing.
+        workers: Shards made at the same time, one thread each. Defaults to all cores.
         share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
         ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
         progress: Called with the number of items finished since the last call, and with a shard that is finished.

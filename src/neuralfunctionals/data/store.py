@@ -284,14 +284,14 @@ class Store:
     def _require_fitting(self, file: Path, tensors: Mapping[str, np.ndarray], *, is_alike: bool) -> None:
         """Raises unless tensors are alike in all shards, and those that the spec and the splits allow."""
         if not is_alike:
-            raise StoreError(f"{file} holds other tensors than the shards before it. Make the store anew.")
+            raise StoreError(f"{file} holds other tensors than the shards before it. Make the store again.")
         spec, weights, splits = self.header.spec, tensors.get("weights"), tensors.get("split")
         if spec is not None and weights is not None and weights.shape[1:] != (spec.num_entries,):
             raise StoreError(
-                f"{file} holds weights of shape {weights.shape[1:]}, expected those of {spec}. Make the store anew."
+                f"{file} holds weights of shape {weights.shape[1:]}, expected those of {spec}. Make the store again."
             )
         if splits is not None and (splits.ndim != 1 or splits.min() < 0 or splits.max() >= len(SPLITS)):
-            raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store anew.")
+            raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store again.")
 
     def require_intact(self, shards: Sequence[int]) -> None:
         """Raises if one of these finished shards is damaged; each process reads a shard once for this."""

@@ -99,7 +99,7 @@ class StoreHeader:
         if content.get("version") != VERSION:
             raise StoreError(
                 f"{path} describes a store of version {content.get('version')}, but this release reads version "
-                f"{VERSION}. Use the release that wrote it, or make the store anew. Nothing was changed."
+                f"{VERSION}. Use the release that wrote it, or make the store again. Nothing was changed."
             )
         if body is None:
             raise StoreError(f"{path} is damaged: its checksum does not fit.")
@@ -109,7 +109,7 @@ class StoreHeader:
             return cls(read["num_items"], read["shard_size"], read["spec"], content["provenance"])
         except ValueError as error:
             text = str(error) if str(path) in str(error) else f"{path}: {error}"
-            raise StoreError(f"{text} Make the store anew.") from error
+            raise StoreError(f"{text} Make the store again.") from error
 
 
 def seal(body: bytes) -> bytes:

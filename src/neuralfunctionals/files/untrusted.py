@@ -73,7 +73,7 @@ def read_npz(
     Args:
         file: The file.
         required: Arrays that must be there.
-        optional: Which others to read; all that are there if missing.
+        optional: Which others to read. Defaults to all that are there.
     """
     require_file(file, "npz file")
     with refusing(file, "an npz file of plain arrays, without objects"), zipfile.ZipFile(file) as archive:

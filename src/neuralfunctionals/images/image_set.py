@@ -64,7 +64,7 @@ class ImageSet:
         return images.reshape(len(indices), *self.shape)
 
     def select(self, limit: int | None = None) -> Int[np.ndarray, "_B"]:
-        """Source indices in order: all, or `limit` of them, from each split in proportion and anyhow within it.
+        """Source indices in order: all, or `limit` of them, from each split in proportion, in a fixed random choice.
 
         The choice is always the same, and a smaller one of a split is part of a larger one.
         """
@@ -112,7 +112,7 @@ def open_images(
             array file (`.npy`, or `.npz` with `images` and perhaps `labels`).
         data_root: Where the publishers' files are or will be: `NF_DATA_ROOT`, or a folder in the cache.
         image_size: Resize the images of a folder to this height and width.
-        mirror: Another place to download from, `NF_MIRROR` if missing; see `download`.
+        mirror: Another place to download from. Defaults to `NF_MIRROR`; see `download`.
         progress: Called during a download with the file, the bytes so far and the bytes in all.
     """
     name = os.fspath(name_or_path)
@@ -219,7 +219,7 @@ _SOURCES = {
 }
 # Ends of train, val and test, counted over the publisher's training set followed by its test set. As published for
 # weight spaces, all MNIST networks come from the training set: the publisher's test set is not used.
-_ANEW = "Delete it to fetch it anew."
+_REPAIR = "Delete it to download it again."
 _IDX_SPLITS = {"mnist": (45_000, 50_000, 60_000), "fashion": (55_000, 60_000, 70_000)}
 
 
@@ -227,7 +227,7 @@ def _map_bytes(path: Path, offset: int, shape: tuple[int, ...]) -> np.ndarray:
     """A memory map of a publisher's file, whose length must be right."""
     expected = offset + math.prod(shape)
     if path.stat().st_size != expected:
-        raise UserError(f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. {_ANEW}")
+        raise UserError(f"Expected {path} to hold {expected} bytes, but it has {path.stat().st_size}. {_REPAIR}")
     return np.memmap(path, np.uint8, "r", offset, shape)
 
 
@@ -237,12 +237,12 @@ def _open_idx(name: str, folder: Path) -> ImageSet:
         header = np.fromfile(folder / images, ">i4", 3, offset=4).tolist()
         size, height, width = header if len(header) == 3 else (0, 0, 0)
         if min(size, height, width) < 1:
-            raise UserError(f"Expected {folder / images} to hold images, but its header says {header}. {_ANEW}")
+            raise UserError(f"Expected {folder / images} to hold images, but its header says {header}. {_REPAIR}")
         parts.append(_map_bytes(folder / images, 16, (size, height, width)))
         labels.append(np.asarray(_map_bytes(folder / kinds, 8, (size,))))
     ends = _IDX_SPLITS[name]
     if sum(map(len, parts)) < ends[-1] or parts[0].shape[1:] != parts[1].shape[1:]:
-        raise UserError(f"Expected at least {ends[-1]} images of one size in {folder}, but got others. {_ANEW}")
+        raise UserError(f"Expected at least {ends[-1]} images of one size in {folder}, but got others. {_REPAIR}")
     return _from_parts(name, parts, np.concatenate(labels)[: ends[-1]], _split_at(*ends))
 
 
@@ -250,7 +250,7 @@ def _open_cifar10(folder: Path) -> ImageSet:
     records = [_map_bytes(folder / file, 0, ((folder / file).stat().st_size // 3073, 3073)) for file in _CIFAR_FILES]
     labels = np.concatenate([r[:, 0] for r in records])
     if len(labels) <= 50_000:
-        raise UserError(f"Expected more than 50000 images in {folder}, but got {len(labels)}. {_ANEW}")
+        raise UserError(f"Expected more than 50000 images in {folder}, but got {len(labels)}. {_REPAIR}")
     return ImageSet(
         "cifar10",
         (32, 32, 3),

@@ -78,7 +78,7 @@ def fit(
         start: Networks to start from instead of random weights, one for each image; their widths replace `hidden`.
         engine: `"native"` is compiled for this processor on first use and does not depend on batches; `"torch"` runs on
             every device; `"auto"` takes the first that works here.
-        num_threads: For the native engine; all cores if missing.
+        num_threads: For the native engine. Defaults to all cores.
         batch_size: Networks trained together by the torch engine.
         device: Where the torch engine trains.
         progress: Called with the number of networks finished since the last call.

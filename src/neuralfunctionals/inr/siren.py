@@ -30,7 +30,7 @@ class Siren(nn.Module):
     Args:
         widths: Neurons from input to output: `[2, 32, 32, 1]` for grey images, `[2, 32, 32, 3]` for colour.
         omega: Frequency of the sines.
-        seed: Start of the random numbers; drawn from torch's own generator if missing.
+        seed: Start of the random numbers. By default, drawn from torch's own generator.
 
     Example:
         >>> siren = Siren([2, 32, 32, 3])

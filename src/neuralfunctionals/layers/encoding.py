@@ -131,7 +131,7 @@ class FourierFeatures(nn.Module):
         spec: The input networks.
         in_channels: Channels of each entry.
         num_frequencies: Rows of `B`; the output has twice as many channels.
-        scale: The standard deviation $s$.
+        scale: The std $s$.
         generator: Source of the draw.
     """
 

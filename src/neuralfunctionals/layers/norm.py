@@ -79,10 +79,10 @@ class OutputScale(nn.Module):
 
 
 class Standardize(nn.Module):
-    r"""Subtracts the mean of each layer's weights, or biases, over a dataset, and divides by their standard deviation.
+    r"""Subtracts the mean of each layer's weights, or biases, over a dataset, and divides by their std.
 
     The layers of one network differ in scale by factors of ten and more; without this, linear layers hardly see the
-    small ones. Mean and deviation are numbers for a whole group, so all its entries are treated alike; until `estimate`
+    small ones. Mean and std are numbers for a whole group, so all its entries are treated alike; until `estimate`
     is called they are 0 and 1.
 
     Symmetry: NP-equivariant.
@@ -105,7 +105,7 @@ class Standardize(nn.Module):
 
     @torch.no_grad()
     def estimate(self, features: WeightSpaceFeatures) -> None:
-        """Takes mean and deviation from networks: those of the training split, never others."""
+        """Estimates mean and std from networks, which should be those of the training split."""
         features.require_spec(self.spec, "Standardize")
         groups = [group.flatten(0, -2) for group in features.split()]
         self.mean.copy_(torch.stack([group.mean(0) for group in groups]))

@@ -24,7 +24,7 @@ class DWSNet(nn.Module, Pretrained):
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the hidden layers.
         num_layers: Number of hidden layers.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 first; the numbers come
+        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; the numbers come
             from `nf.layers.Standardize.estimate`.
         batch_norm: Whether to normalise each layer's weights and biases over batch and neurons before ReLU.
         reduction: How layers and pooling summarise neurons: `"max"` (the authors'), `"mean"` or `"sum"`.

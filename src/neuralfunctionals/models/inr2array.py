@@ -43,7 +43,7 @@ class Inr2Array(nn.Module, Pretrained):
         num_heads: Attention heads of the NFT.
         dropout: Dropout of the encoder.
         standardize: Whether the NFT sees each layer's weights and biases with mean 0 and std 1; see `NFT`.
-        fourier_scale: Standard deviation of the Fourier frequencies.
+        fourier_scale: Std of the Fourier frequencies.
         neuron_states: Rounds of message passing before the NFT's attention; see `NFT`.
         state_channels: Channels of the states that these give.
         probes: Learned points at which the encoder evaluates the networks; 0 (the default) reads weights only.

@@ -40,10 +40,10 @@ class NFN(nn.Module, Pretrained):
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels after each hidden layer.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 first; the numbers come
+        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; the numbers come
             from `nf.layers.Standardize.estimate`.
         num_frequencies: Fourier features of the input, if any.
-        fourier_scale: Standard deviation of the Fourier frequencies.
+        fourier_scale: Std of the Fourier frequencies.
         io_encoding: What tells layers, input and output neurons apart: `"sinusoidal"`, `"learned"` (needs as many
             channels as Fourier features) or `"none"`; by default sinusoidal for NP, none for HNP.
         residual: Normalise before and add after each hidden layer that keeps the channels.

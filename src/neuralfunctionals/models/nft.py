@@ -48,9 +48,9 @@ class NFT(nn.Module, Pretrained):
         hidden_channels: Width inside the blocks' MLPs.
         num_heads: Attention heads.
         dropout: Dropout on attention matrices and in MLPs.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 before the Fourier
+        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 before the Fourier
             features; the numbers come from `nf.layers.Standardize.estimate`.
-        fourier_scale: Standard deviation of the Fourier frequencies.
+        fourier_scale: Std of the Fourier frequencies.
         symmetry: Symmetry of the attention, `"NP"` (the paper's) or `"HNP"`.
         io_encoding: Whether learned encodings tell input and output neurons apart.
         global_term: Third term of the attention: `"reduced"`, `"full"` or `"none"`.

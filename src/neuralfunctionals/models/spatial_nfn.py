@@ -32,7 +32,7 @@ class SpatialNFN(nn.Module, Pretrained):
         channels: Channels after each NP layer.
         standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; see `NFN`.
         num_frequencies: Fourier features of the input.
-        fourier_scale: Standard deviation of the Fourier frequencies.
+        fourier_scale: Std of the Fourier frequencies.
         grid_size: Side of the array.
         latent_channels: Channels of the array.
         num_latent_blocks: Transformer blocks on the array.

@@ -21,7 +21,7 @@ class StatNN(nn.Module, Pretrained):
         spec: The input networks.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Length of the output vector.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and deviation 1 over a dataset first;
+        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 over a dataset first;
             the numbers come from `nf.layers.Standardize.estimate`.
         head_channels: Hidden widths of the MLP.
         dropout: Dropout of the MLP.

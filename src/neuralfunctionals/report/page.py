@@ -1,4 +1,4 @@
-"""One HTML page about finished runs that needs nothing but itself: `write_report`."""
+"""One HTML page about finished runs in one file: `write_report`."""
 
 from __future__ import annotations
 

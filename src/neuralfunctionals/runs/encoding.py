@@ -30,7 +30,7 @@ def encode(
         run: A finished run of an `inr2array/` recipe.
         data: A store of networks; defaults to the run's own.
         out: The store of latents.
-        workers: Shards encoded at the same time, one thread each; all cores if missing.
+        workers: Shards encoded at the same time, one thread each. Defaults to all cores.
         progress: Called with the number of networks in all, and those finished since the last call.
     """
     opened = open_run(run)

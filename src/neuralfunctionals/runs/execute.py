@@ -75,7 +75,7 @@ def execute(
     Args:
         run: What to do.
         out: The run directory.
-        data: A store of networks; what the run describes is made if missing.
+        data: A store of networks. By default, what the run describes is made.
         resume: Whether there must be such a run to continue. Without it a run that was stopped is continued too, if it
             is the same, and a finished one is refused instead of returning its result.
         force: Remove an earlier run of that name first.

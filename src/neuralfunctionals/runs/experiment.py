@@ -34,7 +34,7 @@ def experiment(
             tasks, which is built as `Class(model, **settings, optimizer=..., seed=...)`.
         model: A registered name such as `"nft"`; a class or its path, `"my_package.MyModel"`, which is built as
             `MyModel(spec, out_channels=..., **options)`; or a model, derived from `nf.models.Pretrained`.
-        data: A store of networks with splits, or its path; what the recipe describes is made if missing.
+        data: A store of networks with splits, or its path. By default, what the recipe describes is made.
         out: The run directory; the same experiment in the same directory is continued.
         scale: `tiny`, `small`, `long` or `paper`: options and steps to start from.
         values: Fields of the run to change: `{"training.steps": 200, "model.channels": 32, "task.num_classes": 3}`.

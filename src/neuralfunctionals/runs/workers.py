@@ -33,7 +33,7 @@ class Job:
     run: Run
     out: Path
     data: Path | None = None
-    """The store to learn from; what the run describes if missing."""
+    """The store to learn from. Defaults to what the run describes."""
     encoder: Path | None = None
     """The run of an autoencoder, whose latents are made first, into `data`."""
 

@@ -54,7 +54,7 @@ def sweep(
         out: A directory that gets one run directory for each trial.
         trials: Trials in all, earlier ones included; none is repeated, and there are at most as many as combinations.
         study: A journal file, by default `study.journal` in `out`, or the URL of a database that machines share.
-        data: A store to learn from; what the run describes is made if missing.
+        data: A store to learn from. By default, what the run describes is made.
         fitting: Called while networks are fitted, see `dataset_for`.
         progress: Called with the number of trials done and in all.
 

@@ -98,7 +98,7 @@ class Picture:
     kind: Literal["rows", "classes", "scatter", "map"] = "rows"
     """Rows of pictures; pictures and classes; predicted against true numbers; points coloured by class."""
     file: str = ""
-    """Name of its file beside a table; `kind` if missing."""
+    """Name of its file beside a table. Defaults to `kind`."""
     above: Mapping[str, str] = field(default_factory=dict)
     """For rows: which arrays come first, by the labels of their rows."""
     each: str = ""
@@ -120,16 +120,16 @@ class TaskDefinition:
     """The `Task` class, or where it is, as `package.module:Class`. It is built as
     `Class(model, **settings, optimizer=..., seed=...)`, with `omega`, `convention` and `source` if it takes them."""
     metric: str = ""
-    """The metric that chooses the best model; that of the class if missing."""
+    """The metric that chooses the best model. Defaults to that of the class."""
     higher_is_better: bool = False
     config: type[Any] | None = None
-    """Dataclass of its settings; made from the class's arguments if missing."""
+    """Dataclass of its settings. By default, made from the class's arguments."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     """By the second word of their names."""
     settings: Mapping[str, ModelSettings] = field(default_factory=dict)
     """Models that it has settings for; other models get the defaults."""
     make: Callable[[Recipe, str, Scale, str], Run] | None = None
-    """The run of a recipe, by its full name, at a scale for a model; `default_run` if missing."""
+    """The run of a recipe, by its full name, at a scale for a model. Defaults to `default_run`."""
     output: Output = "vector"
     out_channels: Callable[[Any, Any], int] = lambda config, spec: 1
     """`out_channels` of its models, from its settings and the spec of the networks."""
@@ -145,7 +145,7 @@ class TaskDefinition:
     """What the task asks, in plain words."""
     metric_name: str = ""
     columns: tuple[Column | Published, ...] = ()
-    """Columns of its table; the metric on train and test networks if missing."""
+    """Columns of its table. Defaults to the metric on train and test networks."""
     pictures: tuple[Picture, ...] = ()
     baseline: tuple[str, str | Callable[[Mapping[str, Any]], float]] | None = None
     """What is had without any model: its name, and the metric that measures it, or its value from the settings."""

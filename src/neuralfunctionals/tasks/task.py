@@ -66,7 +66,7 @@ class Task(LightningModule):
         self._scores: list[dict[str, Tensor]] = []
 
     def arrange(self, items: WeightItems) -> WeightItems:
-        """What is done to items of training as they are read, many at a time: the model's own `arrange`, if any."""
+        """Transforms training items as they are read, many at a time: the model's own `arrange`, if any."""
         arrange = getattr(self.model, "arrange", None)
         return items if arrange is None or items.features is None else replace(items, features=arrange(items.features))
 

@@ -53,8 +53,8 @@ class Guard:
 
     Args:
         app: The app.
-        hosts: Names under which the server may be addressed; any if missing.
-        calls: The actions that there are, by number, and how many values each takes; any if missing.
+        hosts: Names under which the server may be addressed. Defaults to any.
+        calls: The actions that there are, by number, and how many values each takes. Defaults to any.
         body_seconds: Time in which a request must have arrived.
     """
 

@@ -55,7 +55,7 @@ def _remove_scratch_of_killed() -> None:
 def _require_gradio() -> None:
     if importlib.util.find_spec("gradio") is None:
         raise UserError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.")
-    # Read when it is imported: it is to call nobody.
+    # Gradio reads this when imported: no telemetry.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 

@@ -82,7 +82,7 @@ def import_networks(
         omega: Frequency of the sines; defaults to what an `npz` says, or else 30.
         image_size: Height and width at which tasks that need images render sine networks of two coordinates; defaults
             to 28 x 28. The images of an `npz` that has some are kept instead.
-        step: Which checkpoint of a CNN zoo; the last if missing.
+        step: Which checkpoint of a CNN zoo. Defaults to the last.
         split_file: Index file of a CNN zoo: one row number a line, in the order in which networks are split.
         progress: Called with the number of networks done and in all.
     """
@@ -139,7 +139,7 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
             and file.is_file()
         ]
         found.sort(key=lambda n: (n.source_index, n.label))
-        if len({n.source_index for n in found}) < len(found):  # numbered anew in each folder
+        if len({n.source_index for n in found}) < len(found):  # numbered from 0 again in each folder
             found = [_Network(n.file, place, n.label) for place, n in enumerate(found)]
     else:
         expected = f"files ending in {', '.join(_ENDINGS)}"
@@ -301,7 +301,7 @@ def export_networks(
         store: The store's directory.
         out: A new directory, or a file for `npz`.
         prefix: Start of the folders' names for `nfn-sirens`.
-        convention: The convention to write; that of the store if missing.
+        convention: The convention to write. Defaults to that of the store.
         progress: Called with the number of networks done and in all.
 
     Returns:

@@ -67,8 +67,8 @@ def import_zoo(
         out: The store's directory.
         provenance: What to say about its origin.
         report: Called with the number of networks done and in all.
-        step: Which checkpoint; the last one in the file if missing. Networks without it are left out.
-        split_file: The index file; rows are taken in their own order if missing.
+        step: Which checkpoint. Defaults to the last one in the file. Networks without it are left out.
+        split_file: The index file. By default, rows are taken in their own order.
     """
     _require_files(source)
     weights = _read_weights(source / WEIGHTS)
