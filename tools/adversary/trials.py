@@ -239,22 +239,28 @@ class Worker:
         return Outcome(code, out, err, time.monotonic() - self.started, spent, usage.ru_maxrss / 1024)
 
 
-def spent_seconds(process: int) -> float:
-    """Seconds that a process has computed: unlike the clock, they do not depend on what else the machine does."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def spent_seconds(session: int) -> float:
+    """Seconds that a process and all that it started have computed: unlike the clock, they do not depend on what else
+    the machine does."""
+    ticks = 0
+    for entry in os.scandir("/proc"):
+        try:
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:  # it has just ended
+            continue
+        if fields and int(fields[3]) == session:
+            ticks += sum(int(field) for field in fields[11:15])  # its own, and those of children that have ended
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_or_spend(process: int, end: int, timeout: float, spend: float | None) -> bool:
-    """Waits until a process has ended, the time is over, or it has computed for so long; returns whether it ended."""
+def wait_or_spend(session: int, end: int, timeout: float, spend: float | None) -> bool:
+    """Waits until a process has ended, the time is over, or its session has computed for so long; returns whether it
+    ended."""
     if spend is None:
         return bool(select.select([end], [], [], timeout)[0])
     limit = time.monotonic() + timeout
-    while time.monotonic() < limit and spent_seconds(process) < spend:
-        if select.select([end], [], [], 0.002)[0]:
+    while time.monotonic() < limit and spent_seconds(session) < spend:
+        if select.select([end], [], [], 0.01)[0]:
             return True
     return False
 
