@@ -30,6 +30,7 @@ from trials import (
     one_line,
     parser,
     run_forked,
+    slowness,
     warm_up,
     workshop,
 )
@@ -109,7 +110,7 @@ def make_material(path: Path) -> None:
 
 def run_and_kill(path: Path, words: list[object], seconds: float, *, real: bool) -> Outcome:
     """Starts a command and kills it after it has computed for some time, unless it has ended."""
-    return Worker(as_process(*words) if real else nf(*words), path).wait(600, kill_after=seconds)
+    return Worker(as_process(*words) if real else nf(*words), path).wait(600 * slowness(), kill_after=seconds)
 
 
 def as_process(*words: object) -> Callable[[], int]:
@@ -125,7 +126,7 @@ def as_process(*words: object) -> Callable[[], int]:
 def computing_seconds(path: Path, words: list[object], *, real: bool) -> float:
     """How long a command computes when it is left alone."""
     before = os.times()
-    outcome = Worker(as_process(*words) if real else nf(*words), path).wait(600)
+    outcome = Worker(as_process(*words) if real else nf(*words), path).wait(600 * slowness())
     after = os.times()
     if outcome.kind != "done":
         raise SystemExit(f"Cannot make the reference: {one_line(outcome)}")

@@ -36,6 +36,7 @@ from trials import (
     parser,
     run_command,
     run_forked,
+    slowness,
     warm_up,
     workshop,
 )
@@ -243,7 +244,7 @@ def races(path: Path, count: int, tally: Tally, dice: random.Random) -> None:
         store, start = path / "race", time.time() + 0.02
         moments = [start + dice.choice([0, 0, dice.uniform(0, 0.002)]) for _ in seeds]
         workers = [Worker(partial(write_store, store, seed, at), path) for seed, at in zip(seeds, moments, strict=True)]
-        outcomes = [worker.wait(60) for worker in workers]
+        outcomes = [worker.wait(60 * slowness()) for worker in workers]
         kinds = sorted(outcome.kind for outcome in outcomes)
         expected = ["done", "done"] if seeds[0] == seeds[1] else ["done", "refused"]
         failure = "" if kinds == expected else f"ended {kinds}: {[one_line(o) for o in outcomes]}"
@@ -270,7 +271,11 @@ def real_races(path: Path, count: int, tally: Tally) -> None:
             subprocess.Popen(command(*words, "--seed", seed), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for seed in seeds
         ]
-        outcomes = [Outcome(p.returncode, out, err, 0) for p in started for out, err in [p.communicate(timeout=300)]]
+        outcomes = [
+            Outcome(p.returncode, out, err, 0)
+            for p in started
+            for out, err in [p.communicate(timeout=300 * slowness())]
+        ]
         kinds = sorted(outcome.kind for outcome in outcomes)
         expected = ["done", "done"] if seeds[0] == seeds[1] else ["done", "refused"]
         check = run_forked(path, "data", "verify", store)

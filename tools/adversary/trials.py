@@ -161,7 +161,7 @@ def run_command(*words: object, timeout: float = 120) -> Outcome:
     started = time.monotonic()
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=timeout * slowness())
         code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()
@@ -283,7 +283,7 @@ def nf(*words: object) -> Callable[[], int]:
 
 def run_forked(folder: Path, *words: object, timeout: float = 120) -> Outcome:
     """A command in a forked worker."""
-    return Worker(nf(*words), folder).wait(timeout)
+    return Worker(nf(*words), folder).wait(timeout * slowness())
 
 
 # Files.
