@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -171,7 +172,7 @@ def run_command(*words: object, timeout: float = 120) -> Outcome:
 
 
 def warm_up() -> None:
-    """Imports what the commands import, so that forked workers start at once."""
+    """Imports what the commands and their parsers import, so that forked workers start at once."""
     import lightning.pytorch
     import matplotlib
     import torch
@@ -183,7 +184,11 @@ def warm_up() -> None:
     matplotlib.use("Agg")
     warnings.simplefilter("ignore")  # of torch, about what the harnesses make on purpose
     torch.set_num_threads(1)
-    _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.recipes, neuralfunctionals.report
+    for name in neuralfunctionals.cli.COMMANDS:
+        neuralfunctionals.cli.build_parser(name)
+    gc.collect()
+    gc.freeze()  # a worker that collected garbage would copy all this memory
+    _ = lightning.pytorch, neuralfunctionals.recipes, neuralfunctionals.report
 
 
 class Worker:
