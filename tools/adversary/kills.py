@@ -30,6 +30,7 @@ from trials import (
     one_line,
     parser,
     run_forked,
+    slowness,
     warm_up,
     workshop,
 )
@@ -109,7 +110,7 @@ def make_material(path: Path) -> None:
 
 def run_and_kill(path: Path, words: list[object], seconds: float, *, real: bool) -> Outcome:
     """Starts a command and kills it after it has computed for some time, unless it has ended."""
-    return Worker(as_process(*words) if real else nf(*words), path).wait(600, kill_after=seconds)
+    return Worker(as_process(*words) if real else nf(*words), path).wait(600 * slowness(), kill_after=seconds)
 
 
 def as_process(*words: object) -> Callable[[], int]:
@@ -125,7 +126,7 @@ def as_process(*words: object) -> Callable[[], int]:
 def computing_seconds(path: Path, words: list[object], *, real: bool) -> float:
     """How long a command computes when it is left alone."""
     before = os.times()
-    outcome = Worker(as_process(*words) if real else nf(*words), path).wait(600)
+    outcome = Worker(as_process(*words) if real else nf(*words), path).wait(600 * slowness())
     after = os.times()
     if outcome.kind != "done":
         raise SystemExit(f"Cannot make the reference: {one_line(outcome)}")
@@ -143,18 +144,17 @@ def kill_job(job: Job, path: Path, moments: int, real: int, tally: Tally, dice: 
     done = 0
     while done < moments:
         out = path / f"{job.name}-killed"
-        kills = min(KILLS_EACH, moments - done)
         is_real = done < real
-        for _ in range(kills):
+        for _ in range(min(KILLS_EACH, moments - done)):
             # Also just after its start, and just before its end.
-            moment = dice.uniform(0, 1.02 * length[is_real])
+            moment = dice.uniform(0, length[is_real])
             outcome = run_and_kill(path, job.words(path, out), moment, real=is_real)
-            done += 1
-            killed, ended = outcome.code == -signal.SIGKILL, outcome.kind == "done"
-            # A run that had ended before refuses to begin again: that is no failure.
-            again = outcome.kind == "refused" and "holds a finished run" in outcome.err
-            failure = "" if killed or ended or again else one_line(outcome)
+            killed = outcome.code == -signal.SIGKILL
+            failure = "" if killed or outcome.kind == "done" else one_line(outcome)
             tally.add(job.name, "killed" if killed else "ended before", failure)
+            if not killed:  # what was done before the last kill is not done again: there is nothing left to kill
+                break
+            done += 1
         last = run_forked(path, *job.words(path, out), timeout=600)
         failure = "" if last.kind == "done" else f"after kills: {one_line(last)}"
         if not failure and (found := job.compare(out)) != expected:

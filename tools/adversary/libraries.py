@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from trials import Tally, Worker, damage, one_line, parser, warm_up, workshop
+from trials import Tally, Worker, damage, one_line, parser, slowness, warm_up, workshop
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 EVIL = """#include <cstdio>
@@ -42,7 +42,7 @@ def load(source: Path, cache: Path, compiler: str | None) -> int:
 
 def answer(path: Path, source: Path, cache: Path, compiler: str | None = None) -> tuple[str, str]:
     """What a new process gets, and what went wrong."""
-    outcome = Worker(partial(load, source, cache, compiler), path).wait(120)
+    outcome = Worker(partial(load, source, cache, compiler), path).wait(120 * slowness())
     return outcome.out.strip(), "" if outcome.kind == "done" else one_line(outcome)
 
 

@@ -65,7 +65,7 @@ class Page:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(60 * slowness())
 
 
 async def visit(client: httpx.AsyncClient, url: str, call: int, session: str, data: list[Any]) -> tuple[str, list[int]]:
@@ -186,7 +186,7 @@ HEADS: tuple[tuple[dict[str, str], int], ...] = (
 
 async def hostile(page: Page, rounds: int, tally: Tally, dice: random.Random) -> None:
     """Crafted and mutated requests: none may end in a server error."""
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60 * slowness(), trust_env=False) as client:
         config = (await client.get(f"{page.url}/config")).json()
         call = next(d["id"] for d in config["dependencies"] if d["api_name"] == "undo")  # cheap, if it is let through
         good = json.dumps(

@@ -10,6 +10,7 @@ over time. Ends with exit code 1 if anything else happened.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -62,9 +63,13 @@ class Process:
         found = re.search(r"VmRSS:\s+(\d+)", text)
         return None if found is None else int(found[1]) / 1024
 
-    def kill(self) -> None:
-        if self.process.poll() is None:
+    def kill(self) -> bool:
+        """Kills it with all that it started; returns whether it was still there."""
+        try:
             os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     @property
     def said(self) -> str:
@@ -86,21 +91,29 @@ class Soak:
     def over(self) -> bool:
         return self.record.now > 60 * self.minutes
 
+    def guarded(self, work: Callable[[], None]) -> None:
+        """A thread that ends early would make everything after it look well: that is a failure too."""
+        try:
+            work()
+        except Exception as error:
+            self.tally.add("the soak itself", "failed", f"{work.__name__}: {error!r}")
+
     # Watching and killing.
 
     def watch(self) -> None:
         """Notes the memory of everything, and kills something from time to time."""
         due = self.record.now + self.dice.uniform(*KILL_SECONDS)
         while not self.stop.wait(0.5):
-            for name, process in list(self.running.items()):
+            running = dict(self.running)  # other threads change it
+            for name, process in running.items():
                 if (rss := process.rss_mb) is not None:
                     self.record.memory.setdefault(name, []).append((self.record.now, rss))
-            if self.record.now > due and not self.over() and self.running:
-                victim = self.dice.choice(sorted(self.running))
-                self.record.kills.append((self.record.now, victim))
-                self.running[victim].kill()
-                self.tally.add("kills", victim)
-                due = self.record.now + self.dice.uniform(*KILL_SECONDS)
+            if self.record.now > due and not self.over() and running:
+                victim = self.dice.choice(sorted(running))
+                if running[victim].kill():
+                    self.record.kills.append((self.record.now, victim))
+                    self.tally.add("kills", victim)
+                    due = self.record.now + self.dice.uniform(*KILL_SECONDS)
 
     # The page.
 
@@ -135,7 +148,7 @@ class Soak:
             except (httpx.HTTPError, ValueError, KeyError) as error:
                 if url == self.url:
                     time.sleep(1)  # it may just have been killed
-                    if url == self.url and self.running["serve"].process.poll() is None:
+                    if url == self.url and not self.stop.is_set():
                         self.tally.add("visits", "failed", repr(error))
 
     def act(self, client: httpx.Client, url: str, call: int, session: str, data: Sequence[object]) -> None:
@@ -180,7 +193,8 @@ class Soak:
     def check(self, out: Path, expected: dict[str, bytes]) -> None:
         from neuralfunctionals.data import Store
 
-        if different := [name for name, data in self.results(out).items() if expected.get(name) != data]:
+        found = self.results(out)
+        if different := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
             self.tally.add("rounds", "different", f"other contents: {different[:5]}")
         for name in ("sirens", "latents"):
             if (check := run_command("data", "verify", out / name)).kind != "done":
@@ -204,9 +218,10 @@ class Soak:
         if not self.carry_out(reference):
             return
         expected = self.results(reference)
+        undisturbed = {p.name for p in (self.path / "tmp").iterdir()}  # the cache of torch
         shutil.rmtree(reference)
         self.record = Record()
-        threads = [threading.Thread(target=work) for work in (self.watch, self.serve, self.visit)]
+        threads = [threading.Thread(target=self.guarded, args=[work]) for work in (self.watch, self.serve, self.visit)]
         for thread in threads:
             thread.start()
         try:
@@ -219,7 +234,7 @@ class Soak:
             self.stop.set()
             for thread in threads:
                 thread.join()
-        left = sorted(p.name for p in (self.path / "tmp").iterdir() if p.name.startswith("nf-serve-"))
+        left = sorted({p.name for p in (self.path / "tmp").iterdir()} - undisturbed)
         self.tally.add("the end", "left behind" if left else "clean", str(left) if left else "")
         self.check_memory()
         self.tally.numbers |= {
@@ -231,7 +246,7 @@ class Soak:
         }
 
     def check_memory(self) -> None:
-        """The highest memory of a stretch must not grow from the first to the last quarter."""
+        """The highest memory must not grow from an early stretch to the last one."""
         growth = {}
         for name, samples in self.record.memory.items():
             end = samples[-1][0]
@@ -239,7 +254,7 @@ class Soak:
                 [mb for seconds, mb in samples if low * end <= seconds <= high * end]
                 for low, high in ((0.1, 0.4), (0.7, 1.0))
             )
-            if len(early) > 20 and len(late) > 20:
+            if min(len(early), len(late)) > 100:  # fewer may all be from the start of a process
                 before, after = (statistics.quantiles(part, n=20)[-1] for part in (early, late))
                 growth[name] = [round(before), round(after)]
                 grown = after > 1.1 * before + 30
@@ -247,16 +262,36 @@ class Soak:
                 self.tally.add("memory", "grown" if grown else "flat", text if grown else "")
         self.tally.numbers["memory_mb"] = growth
 
+    def save(self, file: Path) -> None:
+        """What is drawn as JSON."""
+        file.write_text(json.dumps({"memory": self.record.memory, "kills": self.record.kills}))
+
     def draw(self, file: str) -> None:
         import matplotlib.pyplot as plt
 
-        figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
-        for name, samples in sorted(self.record.memory.items()):
-            axes.plot([s / 60 for s, _ in samples], [mb for _, mb in samples], ".", markersize=2, label=name)
-        for seconds, _ in self.record.kills:
-            axes.axvline(seconds / 60, color="0.8", linewidth=0.8, zorder=0)
-        axes.set(xlabel="minutes (lines: something was killed)", ylabel="memory, MB", ylim=(0, None))
-        axes.legend(loc="lower right", ncols=4, markerscale=4)
+        names = [name for name in ("serve", "fit", "train", "encode") if name in self.record.memory]
+        figure, rows = plt.subplots(
+            len(names),
+            figsize=(9, 1.1 * len(names) + 1.2),
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            layout="constrained",
+        )
+        for number, (axes, name) in enumerate(zip(rows[:, 0], names, strict=True)):
+            samples = self.record.memory[name]
+            killed = [seconds / 60 for seconds, victim in self.record.kills if victim == name]
+            axes.plot([s / 60 for s, _ in samples], [mb for _, mb in samples], ".", markersize=2, color=f"C{number}")
+            axes.plot(killed, [0.06] * len(killed), "x", color="black", transform=axes.get_xaxis_transform())
+            axes.set_title(f"nf {name}: killed {len(killed)} times", loc="left", fontsize=10)
+            axes.grid(axis="y", color="0.9")
+        rows[0, 0].set_ylim(0, 1.15 * max(mb for name in names for _, mb in self.record.memory[name]))
+        rows[-1, 0].set(xlabel="minutes", xlim=(0, self.record.now / 60))
+        figure.supylabel("resident memory (MB)", fontsize=10)
+        figure.suptitle(
+            f"{len(self.record.kills)} kills (crosses), {self.rounds} rounds, {len(self.tally.failures)} failures",
+            fontsize=11,
+        )
         figure.savefig(file, dpi=150)
         plt.close(figure)
 
@@ -273,6 +308,7 @@ def main() -> int:
     with workshop(options.keep) as path:
         soak = Soak(path, options, tally, random.Random(options.seed))
         soak.run()
+        soak.save(path / "record.json")
         soak.draw(options.plot)
     return tally.finish()
 

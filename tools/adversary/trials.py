@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -161,7 +162,7 @@ def run_command(*words: object, timeout: float = 120) -> Outcome:
     started = time.monotonic()
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=timeout * slowness())
         code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()
@@ -171,7 +172,7 @@ def run_command(*words: object, timeout: float = 120) -> Outcome:
 
 
 def warm_up() -> None:
-    """Imports what the commands import, so that forked workers start at once."""
+    """Imports what the commands and their parsers import, so that forked workers start at once."""
     import lightning.pytorch
     import matplotlib
     import torch
@@ -183,7 +184,11 @@ def warm_up() -> None:
     matplotlib.use("Agg")
     warnings.simplefilter("ignore")  # of torch, about what the harnesses make on purpose
     torch.set_num_threads(1)
-    _ = lightning.pytorch, neuralfunctionals.cli, neuralfunctionals.studies, neuralfunctionals.report
+    for name in neuralfunctionals.cli.COMMANDS:
+        neuralfunctionals.cli.build_parser(name)
+    gc.collect()
+    gc.freeze()  # a worker that collected garbage would copy all this memory
+    _ = lightning.pytorch, neuralfunctionals.studies, neuralfunctionals.report
 
 
 class Worker:
@@ -239,22 +244,28 @@ class Worker:
         return Outcome(code, out, err, time.monotonic() - self.started, spent, usage.ru_maxrss / 1024)
 
 
-def spent_seconds(process: int) -> float:
-    """Seconds that a process has computed: unlike the clock, they do not depend on what else the machine does."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def spent_seconds(session: int) -> float:
+    """Seconds that a process and all that it started have computed: unlike the clock, they do not depend on what else
+    the machine does."""
+    ticks = 0
+    for entry in os.scandir("/proc"):
+        try:
+            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:  # it has just ended
+            continue
+        if fields and int(fields[3]) == session:
+            ticks += sum(int(field) for field in fields[11:15])  # its own, and those of children that have ended
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def wait_or_spend(process: int, end: int, timeout: float, spend: float | None) -> bool:
-    """Waits until a process has ended, the time is over, or it has computed for so long; returns whether it ended."""
+def wait_or_spend(session: int, end: int, timeout: float, spend: float | None) -> bool:
+    """Waits until a process has ended, the time is over, or its session has computed for so long; returns whether it
+    ended."""
     if spend is None:
         return bool(select.select([end], [], [], timeout)[0])
     limit = time.monotonic() + timeout
-    while time.monotonic() < limit and spent_seconds(process) < spend:
-        if select.select([end], [], [], 0.002)[0]:
+    while time.monotonic() < limit and spent_seconds(session) < spend:
+        if select.select([end], [], [], 0.01)[0]:
             return True
     return False
 
@@ -277,7 +288,7 @@ def nf(*words: object) -> Callable[[], int]:
 
 def run_forked(folder: Path, *words: object, timeout: float = 120) -> Outcome:
     """A command in a forked worker."""
-    return Worker(nf(*words), folder).wait(timeout)
+    return Worker(nf(*words), folder).wait(timeout * slowness())
 
 
 # Files.
