@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from commands import run
+from neuralfunctionals.cli import main
 from neuralfunctionals.cli.networks import OPERATIONS as NAMES
 from neuralfunctionals.data import OPERATIONS, build_cnn, open_images
-from neuralfunctionals.inr import Siren, fit, render_images
+from neuralfunctionals.data.formats.network_files import read_form, write_networks
+from neuralfunctionals.inr import Siren, SirenForm, convert, fit, render_images
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 
@@ -95,9 +97,50 @@ def test_the_operations_in_the_help_are_those_there_are():
     assert NAMES.split(", ") == list(OPERATIONS)
 
 
+def test_encodes_networks_of_files(capsys, files, tmp_path):
+    for file, count in files.items():
+        code, result, err = run(capsys, "encode", "digits-inr2array", "--weights", file, "--json")
+        assert (code, result["networks"], result["latent_shape"]) == (0, count, [16, 64])
+        assert "was taken to hold sine networks" in err
+        assert np.array(result["latents"]).shape == (count, 16, 64)
+    words = ("encode", "digits-inr2array", "--weights", tmp_path / "two.pth", "--out", tmp_path / "l.npz", "--json")
+    code, written, _ = run(capsys, *words)
+    assert (code, written["networks"], "latents" in written) == (0, 2, False)
+    _, result, _ = run(capsys, *words[:4], "--json")
+    np.testing.assert_allclose(np.load(tmp_path / "l.npz")["latents"], result["latents"], atol=1e-6)
+    assert run(capsys, *words)[0] == 2
+    assert run(capsys, *words, "--force")[0] == 0
+    assert "--out FILE.npz" in run(capsys, *words[:4])[1]
+
+
+@pytest.fixture
+def store(digits, tmp_path):
+    """The same two digits as a store of frequency 20."""
+    networks = convert(WeightSpaceFeatures.from_modules(digits), SirenForm(), SirenForm(omega=20.0))
+    write_networks(tmp_path / "twenty.npz", networks, form=SirenForm(omega=20.0))
+    assert main(["data", "import", "npz", str(tmp_path / "twenty.npz"), "--out", str(tmp_path / "store")]) == 0
+    return tmp_path / "store"
+
+
+def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files, store, tmp_path):
+    capsys.readouterr()
+    _, from_file, _ = run(capsys, "classify", "digits-classify", "--weights", tmp_path / "two.pth", "--json")
+    for words in (("--data", store), ("--weights", store), ("--weights", tmp_path / "twenty.npz")):
+        code, result, err = run(capsys, "classify", "digits-classify", *words, "--json")
+        assert (code, err, result["labels"]) == (0, "", from_file["labels"])
+    for how in (["digits-dilate"], ["--operation", "invert"]):
+        code, _, _ = run(capsys, "edit", *how, "--data", store, "--out", tmp_path / "e.npz", "--force", "--json")
+        assert (code, read_form(tmp_path / "e.npz")) == (0, SirenForm(omega=20.0))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["encode", "digits-inr2array", "--weights", "one.pth", "--out", "e.pth"], "--out to end in .npz"),
+        (["encode", "digits-inr2array", "--data", "one.pth", "--out", "l"], "one.pth is a file. Hand a file of"),
+        (["encode", "digits-inr2array", "--data", "store"], "Expected --out DIR"),
+        (["encode", "digits-inr2array", "--data", "store", "--out", "l", "--omega", "20"], "a store says it itself"),
+        (["encode", "digits-dilate", "--weights", "one.pth"], "a recipe inr2array/..., but digits-dilate"),
         (["classify", "digits-classify"], "either --weights FILE or --data DIR"),
         (["classify", "digits-clasify", "--weights", "one.pth"], "digits-classify"),
         (["classify", "digits-dilate", "--weights", "one.pth"], "a recipe classify/..., but digits-dilate"),

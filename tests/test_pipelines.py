@@ -130,7 +130,7 @@ def test_networks_of_another_activation_are_refused(classify):
     ("networks", "message"),
     [
         ("nowhere.pth", "Cannot read the file of weights nowhere.pth"),
-        (3, "Expected a module, a state_dict, a list of these, features, or the path of a file, but got int"),
+        (3, "Expected a module, a state_dict, a list of these, features, a store, or the path of a file, but got int"),
         ([], "but got an empty list"),
         ([3], "one of what was given is a int"),
         (nn.Linear(2, 1), "reads networks 2->32, 32->32, 32->1, but"),

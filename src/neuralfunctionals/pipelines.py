@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.data.formats.given import GivenNetworks, read_given
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm
@@ -71,32 +70,16 @@ class Pipeline:
             For one network one answer, for several a list: a `Classification`, a predicted accuracy, or the edited
             network, of the kind and dtype that came in. Latents come as a tensor.
         """
-        if isinstance(networks, (str, os.PathLike)) and os.path.isdir(networks):
-            networks = WeightDataset(networks)
-        if isinstance(networks, WeightDataset):
-            return self._run_store(networks, omega, convention)
         is_read = isinstance(networks, GivenNetworks)
         given = networks if is_read else read_given(networks, layers=layers, module=module)
-        return self._run(given, self.choose_form(omega, convention, known=given.form))
+        return self._run(given, self.choose_form(given, omega, convention))
 
-    def _run_store(self, dataset: WeightDataset, omega: float | None, convention: str | None) -> Any:
-        known = SirenForm.from_provenance(dataset.provenance)
-        form = self.choose_form(omega, convention, known=known, where=dataset.path)
-        features = dataset[:].features
-        if features is None:
-            raise UserError(
-                f"Expected a store of networks, but {dataset.path} holds {', '.join(dataset.tensor_names)}."
-            )
-        return self._run(GivenNetworks(features.to(torch.float32), False, lambda new: new), form)
-
-    def choose_form(
-        self, omega: float | None, convention: str | None, *, known: SirenForm | None, where: object = "the networks"
-    ) -> SirenForm | None:
+    def choose_form(self, given: GivenNetworks, omega: float | None, convention: str | None) -> SirenForm | None:
         """Frequency and convention of sine networks: as asked for, or known, or those of the model's own."""
         assumed = self.task.form
         if assumed is None:
             return None
-        return SirenForm.choose(omega, convention, known=known, assumed=assumed, where=where)
+        return SirenForm.choose(omega, convention, known=given.form, assumed=assumed, where=given.where)
 
     def _run(self, given: GivenNetworks, form: SirenForm | None) -> Any:
         features = given.features

@@ -38,7 +38,8 @@ def _show_models(result: dict[str, Any]) -> None:
 # What the commands on networks share.
 
 
-def _add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = True, optional: bool = False) -> None:
+def add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = True, optional: bool = False) -> None:
+    """The model and the networks, as every command that applies a model to networks takes them."""
     add = parser.add_argument
     text = f"the directory of a finished run of {kind}, or a name of nf models"
     if optional:
@@ -54,23 +55,25 @@ def _add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = Tr
     add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
 
 
-def _require_networks(arguments: Any) -> None:
+def require_networks(arguments: Any) -> None:
+    """Raises unless one source of networks was named."""
     if (arguments.weights is None) == (arguments.data is None):
         raise UserError("Expected networks: either --weights FILE or --data DIR.")
 
 
-def _pipeline(arguments: Any, method: str, recipes: str) -> Any:
+def open_pipeline(arguments: Any, method: str, recipes: str) -> Any:
+    """The model, if it is one that can do this."""
     from neuralfunctionals.pipelines import Pipeline
     from neuralfunctionals.runs import open_run
 
-    _require_networks(arguments)
+    require_networks(arguments)
     opened = open_run(arguments.run)
     if not hasattr(opened.task, method):
         raise UserError(f"Expected a run of a recipe {recipes}/..., but {arguments.run} is one of {opened.run.recipe}.")
     return Pipeline(opened)
 
 
-def _options(arguments: Any) -> dict[str, Any]:
+def _read_options(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.imports import import_object
 
     made = None
@@ -84,25 +87,26 @@ def _options(arguments: Any) -> dict[str, Any]:
     return {"layers": names, "module": made, **form}
 
 
-def _read(arguments: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The networks and what is left of the options; says what a file does not say about its sine networks."""
+def read_networks(arguments: Any) -> tuple[Any, dict[str, Any]]:
+    """The networks, and the frequency and convention asked for."""
     from neuralfunctionals.data import WeightDataset
     from neuralfunctionals.data.formats.given import read_given
 
+    options = _read_options(arguments)
     layers, module = options.pop("layers"), options.pop("module")
-    if arguments.data is not None:
-        return WeightDataset(arguments.data), options
-    return read_given(arguments.weights, layers=layers, module=module), options
+    networks = arguments.weights if arguments.data is None else WeightDataset(arguments.data)
+    return read_given(networks, layers=layers, module=module), options
 
 
-def _say_form(arguments: Any, pipeline: Any, given: Any, options: dict[str, Any]) -> None:
-    if pipeline.task.form is None or getattr(given, "form", None) is not None or arguments.weights is None:
+def say_form(pipeline: Any, given: Any, options: dict[str, Any]) -> None:
+    """Says what was assumed of sine networks, where their file does not tell."""
+    if pipeline.task.form is None or given.form is not None:
         return
     if None in options.values():
         form = pipeline.task.form
         chosen = [getattr(form, name) if value is None else value for name, value in options.items()]
         say(
-            f"{arguments.weights} was taken to hold sine networks with {type(form)(*chosen)}, as the model was trained "
+            f"{given.where} was taken to hold sine networks with {type(form)(*chosen)}, as the model was trained "
             "on. If they are others, say so with --omega and --convention."
         )
 
@@ -111,11 +115,11 @@ def _say_form(arguments: Any, pipeline: Any, given: Any, options: dict[str, Any]
 
 
 def _classify(arguments: Any) -> dict[str, Any]:
-    pipeline = _pipeline(arguments, "classify", "classify")
-    networks, form = _read(arguments, _options(arguments))
+    pipeline = open_pipeline(arguments, "classify", "classify")
+    networks, form = read_networks(arguments)
     answers = pipeline(networks, **form)
     answers = answers if isinstance(answers, list) else [answers]
-    _say_form(arguments, pipeline, networks, form)
+    say_form(pipeline, networks, form)
     return {
         "networks": len(answers),
         "labels": [answer.label for answer in answers],
@@ -143,7 +147,7 @@ OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
 
 def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    _add_networks(parser, "an edit/ recipe", optional=True)
+    add_networks(parser, "an edit/ recipe", optional=True)
     add("--operation", metavar="NAME", help=f"instead of RUN, render, edit and fit again: {OPERATIONS}")
     add("--function", metavar="PATH", help="the same with a function of yours, from byte pictures (B, H, W, C) to such")
     add("--image-size", metavar="SIZE", help="pictures of --operation and --function, such as 28 or 28x32 (28)")
@@ -152,7 +156,6 @@ def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _edit(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.data import WeightDataset
     from neuralfunctionals.data.formats.network_files import write_given
 
     chosen = [x for x in (arguments.run, arguments.operation, arguments.function) if x is not None]
@@ -162,12 +165,11 @@ def _edit(arguments: Any) -> dict[str, Any]:
         raise UserError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
     if arguments.run is None:
         return _edit_pictures(arguments)
-    pipeline = _pipeline(arguments, "edit", "edit")
-    networks, form = _read(arguments, _options(arguments))
+    pipeline = open_pipeline(arguments, "edit", "edit")
+    networks, form = read_networks(arguments)
     edited = pipeline(networks, **form)
-    known = None if isinstance(networks, WeightDataset) else networks.form
-    write_given(arguments.out, edited, form=pipeline.choose_form(**form, known=known, where=arguments.weights))
-    _say_form(arguments, pipeline, networks, form)
+    write_given(arguments.out, edited, form=pipeline.choose_form(networks, **form))
+    say_form(pipeline, networks, form)
     return {
         "networks": _count(edited),
         "edit": getattr(pipeline.task, "edit_name", pipeline.name),
@@ -177,7 +179,7 @@ def _edit(arguments: Any) -> dict[str, Any]:
 
 def _edit_pictures(arguments: Any) -> dict[str, Any]:
     """Renders, edits the pictures, and fits again."""
-    from neuralfunctionals.data import OPERATIONS, WeightDataset
+    from neuralfunctionals.data import OPERATIONS
     from neuralfunctionals.data.formats.network_files import write_given
     from neuralfunctionals.imports import import_object
     from neuralfunctionals.inr import SirenForm, refit
@@ -185,22 +187,15 @@ def _edit_pictures(arguments: Any) -> dict[str, Any]:
     if arguments.operation is not None and arguments.operation not in OPERATIONS:
         raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{arguments.operation}'.")
     operation = OPERATIONS[arguments.operation] if arguments.operation else import_object(arguments.function)
-    _require_networks(arguments)
-    networks, form = _read(arguments, _options(arguments))
+    require_networks(arguments)
+    networks, form = read_networks(arguments)
     height, width = parse_size(arguments.image_size) or (28, 28)
-    if isinstance(networks, WeightDataset):
-        features, known = networks[:].features, SirenForm.from_provenance(networks.provenance)
-        if features is None:
-            raise UserError(f"Expected a store of networks, but {networks.path} holds none.")
-        restore: Any = lambda new: new  # noqa: E731
-    else:
-        features, known, restore = networks.features, networks.form, networks.restore
-    where = arguments.weights or arguments.data
-    chosen = SirenForm.choose(**form, known=known, assumed=SirenForm(), where=where)
-    edited = refit(features, operation, height=height, width=width, omega=chosen.omega, convention=chosen.convention)
-    write_given(arguments.out, restore(edited.features), form=chosen)
+    chosen = SirenForm.choose(**form, known=networks.form, assumed=SirenForm(), where=networks.where)
+    omega, convention = chosen.omega, chosen.convention
+    edited = refit(networks.features, operation, height=height, width=width, omega=omega, convention=convention)
+    write_given(arguments.out, networks.restore(edited.features), form=chosen)
     return {
-        "networks": len(features),
+        "networks": len(networks.features),
         "edit": arguments.operation or arguments.function,
         "psnr_db_mean": round(float(edited.psnr_db.mean()), 2),
         "out": os.fspath(arguments.out),
@@ -215,8 +210,8 @@ def _count(networks: Any) -> int:
 
 
 def _predict(arguments: Any) -> dict[str, Any]:
-    pipeline = _pipeline(arguments, "predict", "generalization")
-    networks, _ = _read(arguments, _options(arguments))
+    pipeline = open_pipeline(arguments, "predict", "generalization")
+    networks, _ = read_networks(arguments)
     accuracies = pipeline(networks)
     accuracies = accuracies if isinstance(accuracies, list) else [accuracies]
     return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
@@ -233,7 +228,7 @@ COMMANDS = {
     "classify": Command(
         "Tell the classes of networks, and how sure the model is.",
         "nf classify digits-classify --weights siren.pth",
-        lambda parser: _add_networks(parser, "a classify/ recipe"),
+        lambda parser: add_networks(parser, "a classify/ recipe"),
         _classify,
         show=_show_classified,
     ),
@@ -246,7 +241,7 @@ COMMANDS = {
     "predict": Command(
         "Predict the test accuracies of CNNs.",
         "nf predict cnn-accuracy --weights cnn.pth",
-        lambda parser: _add_networks(parser, "a generalization/ recipe", sine=False),
+        lambda parser: add_networks(parser, "a generalization/ recipe", sine=False),
         _predict,
     ),
 }

@@ -80,6 +80,11 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         file = self.path / _HEADER
+        if self.path.is_file():
+            raise StoreError(
+                f"Expected the directory of a store, but {self.path} is a file. Hand a file of networks over with "
+                "--weights, or make a store of several with nf data import."
+            )
         if not file.is_file():
             raise StoreError(
                 f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with 'nf fit --out {self.path}'."

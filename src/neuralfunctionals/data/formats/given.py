@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from neuralfunctionals.data.formats.network_files import read_form, read_networks, read_state_dicts, unwrap
+from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
-_EXPECTED = "a module, a state_dict, a list of these, features, or the path of a file"
+_EXPECTED = "a module, a state_dict, a list of these, features, a store, or the path of a file"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +33,26 @@ class GivenNetworks:
     """Other values for the same networks, in the form and with the dtypes in which they were given."""
     form: SirenForm | None = None
     """Frequency and convention, where the networks say so themselves."""
+    where: object = "the networks"
+    """What messages call them."""
 
 
 def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn.Module | None = None) -> GivenNetworks:
-    """Reads networks from a module, a `state_dict`, a list of these, features, or a file.
+    """Reads networks from a module, a `state_dict`, a list of these, features, a store, or a file.
 
     Checkpoints are unwrapped (`state_dict`, `model_state_dict`, `model`), and so are modules inside
     `DistributedDataParallel` and `torch.compile`. Files are read as data only.
 
     Args:
-        networks: The networks, all of one architecture.
+        networks: The networks, all of one architecture. A path is that of a file or of a store.
         layers: Names of the layers from input to output, where the shapes of a `state_dict` leave several orders.
         module: A module that the `state_dict` belongs to, where its names and shapes are not enough.
     """
     if isinstance(networks, (str, os.PathLike)):
-        return _from_file(Path(networks), layers, module)
+        file = Path(networks)
+        return _from_store(WeightDataset(file)) if file.is_dir() else _from_file(file, layers, module)
+    if isinstance(networks, WeightDataset):
+        return _from_store(networks)
     if isinstance(networks, WeightSpaceFeatures):
         dtype = networks.tensor.dtype
         return GivenNetworks(networks.to(torch.float32), False, lambda new: new.to(dtype))
@@ -57,17 +63,21 @@ def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn
     return _from_parts(list(networks), layers, module, is_single=False)
 
 
+def _from_store(dataset: WeightDataset) -> GivenNetworks:
+    features = dataset[:].features
+    if features is None:
+        raise UserError(f"Expected a store of networks, but {dataset.path} holds {', '.join(dataset.tensor_names)}.")
+    form = SirenForm.from_provenance(dataset.provenance)
+    return GivenNetworks(features.to(torch.float32), False, lambda new: new, form, dataset.path)
+
+
 def _from_file(file: Path, layers: Sequence[str] | None, module: nn.Module | None) -> GivenNetworks:
-    if file.is_dir():
-        raise UserError(
-            f"Expected a file of weights, but {file} is a folder. Of a store, take WeightDataset({file!s})."
-        )
     if file.suffix == ".npz":
         features = read_networks(file)
-        return GivenNetworks(features, False, lambda new: new, read_form(file))
+        return GivenNetworks(features, False, lambda new: new, read_form(file), file)
     try:
         parts = read_state_dicts(file)
-        return _from_parts(parts, layers, module, is_single=len(parts) == 1)
+        return replace(_from_parts(parts, layers, module, is_single=len(parts) == 1), where=file)
     except ValueError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
@@ -20,6 +21,8 @@ from neuralfunctionals.files.writing import write_whole
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.weight_space.state import require_plain
+
+# Axes: B input networks, M latents of each, D their channels.
 
 _STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
 
@@ -93,6 +96,14 @@ def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, data.getvalue())
     return None
+
+
+def write_latents(file: str | os.PathLike[str], latents: Float[Tensor, "B M D"]) -> None:
+    """Writes the array `latents` of an `.npz` file; whole or not at all."""
+    data = io.BytesIO()
+    np.savez(data, latents=latents.numpy())
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(Path(file), data.getvalue())
 
 
 def _require_ending(file: str | os.PathLike[str]) -> Path:
