@@ -18,7 +18,8 @@ from torch import Tensor, fx, nn
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Axis, Group
 from neuralfunctionals.weight_space.labels import Label, alternatives, fresh, restrict
-from neuralfunctionals.weight_space.operations import Propagation, constant_labels
+from neuralfunctionals.weight_space.operations import RULES
+from neuralfunctionals.weight_space.propagation import Propagation, constant_labels
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 RUNNING = {"running_mean": "running mean", "running_var": "running variance"}
@@ -174,7 +175,7 @@ def _label_graph(exported: Any, tensors: list[StateTensor]) -> tuple[dict[str, l
         else:
             constant = signature.inputs_to_lifted_tensor_constants.get(node.name)
             known[node] = constant_labels(constants.get(constant)) if constant else None
-    propagation = Propagation(known)
+    propagation = Propagation(known, RULES)
     propagation.run(exported.graph)
     names = {spec.arg.name for spec in signature.output_specs if hasattr(spec.arg, "name")}
     for node in exported.graph.nodes:

@@ -1,0 +1,192 @@
+"""Dimensions stay as they are, move, or are seen in another shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import fx
+
+from neuralfunctionals.weight_space.labels import Family, Label, cut, find, fresh, product, regroup, unit
+from neuralfunctionals.weight_space.propagation import (
+    Labels,
+    Propagation,
+    argument,
+    collapse,
+    operation_name,
+    rule,
+    shape_of,
+    where,
+)
+
+# Dimensions stay as they are, or move.
+
+
+@rule(
+    "clone",
+    "_to_copy",
+    "alias",
+    "detach",
+    "contiguous",
+    "lift_fresh_copy",
+    "dropout",
+    "native_dropout",
+    "_softmax",
+    families=True,
+)
+@rule(
+    "_log_softmax",
+    "softmax",
+    "log_softmax",
+    "_conj",
+    "to",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    families=True,
+)
+def _same(self: Propagation, node: fx.Node) -> Any:
+    labels = self.of(node.args[0])
+    if isinstance(node.meta["val"], (tuple, list)):
+        return [labels for _ in node.meta["val"]]
+    return list(labels)
+
+
+@rule("permute", "transpose", "t", "movedim", families=True)
+def _permute(self: Propagation, node: fx.Node) -> Labels:
+    labels = list(self.of(node.args[0]))
+    name = operation_name(node)
+    if name == "t":
+        return labels[::-1]
+    if name == "transpose":
+        a, b = argument(node, 1, "dim0"), argument(node, 2, "dim1")
+        labels[a], labels[b] = labels[b], labels[a]
+        return labels
+    if name == "permute":
+        return [labels[d] for d in argument(node, 1, "dims")]
+    return self.give_up(node, "moved dimensions")
+
+
+@rule("squeeze", families=True)
+def _squeeze(self: Propagation, node: fx.Node) -> Labels:
+    sizes = shape_of(node.args[0])
+    dims = argument(node, 1, "dim", range(len(sizes)))
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    gone = {d % len(sizes) for d in dims if sizes[d] == 1}
+    return [x for n, x in enumerate(self.of(node.args[0])) if n not in gone]
+
+
+@rule("unsqueeze", families=True)
+def _unsqueeze(self: Propagation, node: fx.Node) -> Labels:
+    labels = list(self.of(node.args[0]))
+    labels.insert(argument(node, 1, "dim") % (len(labels) + 1), unit())
+    return labels
+
+
+@rule("expand")
+def _expand(self: Propagation, node: fx.Node) -> Labels:
+    labels, shape = self.of(node.args[0]), shape_of(node)
+    old = [1] * (len(shape) - len(labels)) + shape_of(node.args[0])
+    labels = [unit()] * (len(shape) - len(labels)) + labels
+    return [x if a == b else fresh(b) for x, a, b in zip(labels, old, shape, strict=True)]
+
+
+@rule("repeat")
+def _repeat(self: Propagation, node: fx.Node) -> Labels:
+    repeats: Any = node.args[1]
+    labels = [unit()] * (len(repeats) - len(self.of(node.args[0]))) + self.of(node.args[0])
+    return [product([fresh(r), x]) for r, x in zip(repeats, labels, strict=True)]
+
+
+@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", families=True)
+def _view(self: Propagation, node: fx.Node) -> Labels:
+    shape, labels = shape_of(node), self.of(node.args[0])
+    chosen = _index_dimension(node, shape)
+    families = [x for x in labels if isinstance(x, Family)]
+    if families:  # q, k and v of a fused tensor, viewed alike
+        index = families[0].index
+        if all(f.index is index for f in families) and index in labels:
+            return _view_of_family(node, labels, shape, index)
+        labels = [collapse(x) for x in labels]
+    if chosen is not None:
+        return _view_of_fused(node, labels, shape, chosen)
+    return regroup([collapse(x) for x in labels], shape, where(node))
+
+
+def _view_of_fused(node: fx.Node, labels: Labels, shape: list[int], place: int) -> Labels:
+    """A view whose new dimension is indexed afterwards: dimensions behind it have a label for each index."""
+    labels, name = [collapse(x) for x in labels], where(node)
+    old = shape_of(node.args[0])
+    ends = {math.prod(old[:n]) for n in range(len(old) + 1)}
+    behind = next(n for n in range(place + 1, len(shape) + 1) if math.prod(shape[:n]) in ends)
+    if math.prod(shape[place + 1 : behind]) == 1:
+        return regroup(labels, shape, name)
+    merged = [*shape[:place], math.prod(shape[place:behind]), *shape[behind:]]
+    labels = regroup(labels, merged, name)
+    step = merged[place] // shape[place]
+    pieces = cut(labels[place], [step * n for n in range(1, shape[place])])
+    if pieces is None:
+        return regroup(labels, shape, name)
+    index = fresh(shape[place], "pinned", f"an index at {name}")
+    inner = [regroup([piece], shape[place + 1 : behind], name) for piece in pieces]
+    families = [Family(index, list(members)) for members in zip(*inner, strict=True)]
+    return [*labels[:place], index, *families, *labels[place + 1 :]]
+
+
+def _view_of_family(node: fx.Node, labels: Labels, shape: list[int], index: Label) -> Labels:
+    """A view of a tensor that holds a family, if it keeps the indexed dimension: the view of each member."""
+    place = labels.index(index)
+    before, after = math.prod(shape_of(node.args[0])[:place]), 0
+    while after < len(shape) and math.prod(shape[:after]) < before:
+        after += 1
+    if after >= len(shape) or math.prod(shape[:after]) != before or shape[after] != index.size:
+        return regroup([collapse(x) for x in labels], shape, where(node))
+    views = []
+    for n in range(index.size):
+        own = [x.members[n] if isinstance(x, Family) else x for x in labels]
+        front = regroup(own[:place], shape[:after], where(node))
+        views.append([*front, index, *regroup(own[place + 1 :], shape[after + 1 :], where(node))])
+    return [
+        xs[0] if len({id(find(x)) for x in xs}) == 1 else Family(index, list(xs)) for xs in zip(*views, strict=True)
+    ]
+
+
+def _index_dimension(node: fx.Node, shape: list[int]) -> int | None:
+    """A small dimension that the view makes and that later steps index: the one over q, k and v."""
+    old = shape_of(node.args[0])
+    for place, size in enumerate(shape):
+        if 1 < size <= 4 and shape != old and size not in old and _is_indexed(node, place):
+            return place
+    return None
+
+
+def _is_indexed(node: fx.Node, place: int, depth: int = 0) -> bool:
+    ndim = len(shape_of(node))
+    for user in node.users:
+        name = operation_name(user) if user.op == "call_function" else ""
+        args: Any = user.args
+        if name in ("select", "unbind", "slice") and (args[1] if len(args) > 1 else 0) % ndim == place:
+            return name != "slice" or shape_of(user)[place] == 1
+        moved = _follow(user, name, place, ndim)
+        if moved is not None and depth < 12 and _is_indexed(user, moved, depth + 1):
+            return True
+    return False
+
+
+def _follow(user: fx.Node, name: str, place: int, ndim: int) -> int | None:
+    """Where a dimension stands after a step that moves dimensions."""
+    args: Any = user.args
+    if name in ("clone", "contiguous", "alias"):
+        return place
+    if name == "permute":
+        return [d % ndim for d in args[1]].index(place)
+    if name == "transpose":
+        a, b = args[1] % ndim, args[2] % ndim
+        return b if place == a else a if place == b else place
+    if name == "unsqueeze":
+        return place + (args[1] % (ndim + 1) <= place)
+    if name == "squeeze":
+        dims = [args[1]] if isinstance(args[1], int) else args[1]
+        return place - sum(d % ndim < place for d in dims)
+    return None
