@@ -53,8 +53,8 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON last")
-    text = f"most memory that something in a file may take, such as 8G ({MAX_MEMORY}, 2G)"
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, last")
+    text = f"most memory that the content of a file may take, such as 8G ({MAX_MEMORY}, 2G)"
     parser.add_argument("--max-memory", metavar="SIZE", help=text)
     return parser
 

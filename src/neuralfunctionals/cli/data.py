@@ -129,15 +129,15 @@ def _data_export(arguments: Any) -> dict[str, Any]:
 
 
 COMMANDS = {
-    "data info": Command("Show what a store holds.", "nf data info /tmp/sirens", _add_store_argument, _data_info),
+    "data info": Command("Show what is in a store.", "nf data info /tmp/sirens", _add_store_argument, _data_info),
     "data verify": Command(
-        "Read every byte of a store and name what is damaged or missing.",
+        "Check every byte of a store and list what is damaged or missing.",
         "nf data verify /tmp/sirens",
         _add_store_argument,
         _data_verify,
     ),
     "data import": Command(
-        "Bring networks from other formats into a store; no code of theirs is run.",
+        "Import networks from other formats into a store; no code in the files is run.",
         "nf data import state-dicts my_networks/ --out /tmp/mine",
         _add_import_arguments,
         _data_import,

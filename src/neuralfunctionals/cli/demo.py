@@ -14,12 +14,12 @@ from neuralfunctionals.cli.command import Command, print_table
 
 def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", default="nf-demo", metavar="DIR", help="where all of it goes; one begun is continued (nf-demo)")
+    add("--out", default="nf-demo", metavar="DIR", help="output directory; an unfinished demo is resumed (nf-demo)")
     add(
         "--scale",
         default="small",
         metavar="NAME",
-        help="small, or tiny: proves in seconds that all works (small)",
+        help="small, or tiny, a quick check that everything works (small)",
     )
 
 
@@ -58,7 +58,7 @@ def _show_demo(result: dict[str, Any]) -> None:
 
 COMMANDS = {
     "demo": Command(
-        "From digits to networks that are edited and read by models which see their weights alone.",
+        "Fit networks to digits, train models that edit and classify them, and compare with the shipped models.",
         "nf demo --out /tmp/nf-demo",
         _add_demo_arguments,
         _demo,

@@ -17,9 +17,9 @@ from neuralfunctionals.errors import UserError
 def _add_encode_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_networks(parser, "an inr2array/ recipe")
-    add("--out", metavar="PATH", help="the store of latents, one begun is continued; or an .npz file for --weights")
+    add("--out", metavar="PATH", help="the store of latents, resumed if unfinished; or an .npz file for --weights")
     add("--workers", type=int, metavar="N", help="shards of a store at the same time, one thread each (all cores)")
-    add("--force", action="store_true", help="replace an .npz file that is there")
+    add("--force", action="store_true", help="replace an existing .npz file")
 
 
 def _encode(arguments: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _show_encoded(result: dict[str, Any]) -> None:
 
 COMMANDS = {
     "encode": Command(
-        "Turn networks into invariant latent arrays with a trained Inr2Array; a store that was begun is continued.",
+        "Encode networks as invariant latent arrays with a trained Inr2Array.",
         "nf encode digits-inr2array --weights siren.pth --json",
         _add_encode_arguments,
         _encode,

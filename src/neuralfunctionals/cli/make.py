@@ -23,14 +23,20 @@ def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
         metavar="NAME|PATH",
         help="mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, a folder, an array file",
     )
-    add("--out", required=True, metavar="DIR", help="the store; an interrupted run is continued")
-    add("--seed", type=int, default=0, help="start of the random numbers (0)")
+    add("--out", required=True, metavar="DIR", help="the store; an interrupted run is resumed")
+    add("--seed", type=int, default=0, help="random seed (0)")
     add("--engine", default="auto", metavar="NAME", help="native, torch or auto (native where there is a C++ compiler)")
     add("--workers", type=int, metavar="N", help=f"shards {done} at the same time, one thread each (all cores)")
     add("--shard-size", type=int, metavar="N", help=f"items {done} and written together")
-    add("--shard", metavar="I/N", help="do the I-th of N equal parts of the work, for N machines with one directory")
+    add(
+        "--shard", metavar="I/N", help="do the I-th of N equal parts of the work, for N machines that share a directory"
+    )
     add("--ray", metavar="ADDRESS", help="run on a Ray cluster; 'local' starts one on this machine")
-    add("--data-root", metavar="DIR", help="where full image sets are, or will be downloaded to (NF_DATA_ROOT)")
+    add(
+        "--data-root",
+        metavar="DIR",
+        help="directory of the full image sets, which are downloaded if missing (NF_DATA_ROOT)",
+    )
     add("--image-size", type=int, metavar="N", help="resize the images of a folder to N x N")
 
 
@@ -65,14 +71,22 @@ def _count_items(plan: Any, share: tuple[int, int], out: str) -> tuple[int, int]
 def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _add_run_arguments(parser, "fitted")
-    add("--limit", type=int, metavar="N", help="fit N images, spread over the splits in proportion")
+    add("--limit", type=int, metavar="N", help="fit N images, from the splits in proportion")
     add("--copies", type=int, default=1, metavar="K", help="networks for each training image (1)")
-    add("--recipe", default="default", metavar="NAME", help="how to train: default, fast, sharp, slow")
-    add("--psnr", type=float, metavar="DB", help="stop each network at this quality; those that miss it are marked")
+    add("--recipe", default="default", metavar="NAME", help="fitting recipe: default, fast, sharp or slow")
+    add(
+        "--psnr",
+        type=float,
+        metavar="DB",
+        help="stop each network when it reaches this PSNR; those that do not are marked",
+    )
     add("--hidden", default="32,32", metavar="N,N", help="widths of the hidden layers (32,32)")
     add("--omega", type=float, default=30.0, help="frequency of the sines (30)")
     add(
-        "--convention", default="paper", metavar="NAME", help="paper (default) or dws: how inputs and outputs are meant"
+        "--convention",
+        default="paper",
+        metavar="NAME",
+        help="paper (default) or dws: order of coordinates and range of outputs",
     )
 
 
@@ -143,10 +157,10 @@ def _add_zoo_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _add_run_arguments(parser, "trained")
     add("--count", type=int, required=True, metavar="N", help="number of networks")
-    add("--grey", action="store_true", help="take the mean of the colours")
-    add("--epochs", type=int, default=86, help="times that each network sees its images (86)")
-    add("--batch-size", type=int, default=512, metavar="N", help="images a step (512)")
-    add("--limit-images", type=int, metavar="M", help="use M images, spread over training and testing in proportion")
+    add("--grey", action="store_true", help="convert the images to grey")
+    add("--epochs", type=int, default=86, help="epochs to train each network (86)")
+    add("--batch-size", type=int, default=512, metavar="N", help="images per step (512)")
+    add("--limit-images", type=int, metavar="M", help="use M images, from the splits in proportion")
 
 
 def _zoo(arguments: Any) -> dict[str, Any]:
@@ -220,7 +234,7 @@ COMMANDS = {
         _fit,
     ),
     "zoo": Command(
-        "Train a zoo of small CNNs, each with its own hyperparameters, and measure their accuracies.",
+        "Train a zoo of small CNNs with different hyperparameters, and measure their accuracies.",
         "nf zoo --images mnist-sample --count 12 --epochs 4 --batch-size 64 --out /tmp/zoo",
         _add_zoo_arguments,
         _zoo,

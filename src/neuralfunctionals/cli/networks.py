@@ -50,8 +50,12 @@ def add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = Tru
     add("--data", metavar="DIR", help="or a store of networks")
     if sine:
         add("--omega", type=float, help="frequency of the networks; defaults to what they say, or to the model's")
-        add("--convention", metavar="NAME", help="their SIREN convention, paper or dws; defaults likewise")
-    add("--layers", metavar="NAMES", help="layers from input to output, such as conv1,conv2,fc, if it is not clear")
+        add("--convention", metavar="NAME", help="SIREN convention of the networks, paper or dws; same default")
+    add(
+        "--layers",
+        metavar="NAMES",
+        help="layers from input to output, such as conv1,conv2,fc, if their order is not clear",
+    )
     add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
 
 
@@ -148,11 +152,15 @@ OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
 def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_networks(parser, "an edit/ recipe", optional=True)
-    add("--operation", metavar="NAME", help=f"instead of RUN, render, edit and fit again: {OPERATIONS}")
-    add("--function", metavar="PATH", help="the same with a function of yours, from byte pictures (B, H, W, C) to such")
-    add("--image-size", metavar="SIZE", help="pictures of --operation and --function, such as 28 or 28x32 (28)")
-    add("--out", required=True, metavar="FILE", help="where the edited networks go: a state_dict, or many in an .npz")
-    add("--force", action="store_true", help="replace a file that is there")
+    add("--operation", metavar="NAME", help=f"instead of RUN: render, edit the picture, fit again; {OPERATIONS}")
+    add("--function", metavar="PATH", help="the same with your own function of byte images (B, H, W, C)")
+    add(
+        "--image-size",
+        metavar="SIZE",
+        help="size of the pictures for --operation and --function, such as 28 or 28x32 (28)",
+    )
+    add("--out", required=True, metavar="FILE", help="output file: a state_dict for one network, an .npz for many")
+    add("--force", action="store_true", help="replace an existing file")
 
 
 def _edit(arguments: Any) -> dict[str, Any]:
@@ -226,7 +234,7 @@ COMMANDS = {
         show=_show_models,
     ),
     "classify": Command(
-        "Tell the classes of networks, and how sure the model is.",
+        "Classify networks, with probabilities.",
         "nf classify digits-classify --weights siren.pth",
         lambda parser: add_networks(parser, "a classify/ recipe"),
         _classify,

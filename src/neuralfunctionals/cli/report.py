@@ -16,7 +16,7 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     text = "directories of finished runs, records of some (.jsonl), and stores of latents"
     add("runs", nargs="+", metavar="RUN", help=text)
     add("--out", required=True, metavar="FILE", help="the page, such as report.html; an earlier report is replaced")
-    add("--force", action="store_true", help="replace a file that is no report")
+    add("--force", action="store_true", help="also replace a file that is not a report")
 
 
 def _report(arguments: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _report(arguments: Any) -> dict[str, Any]:
 
 COMMANDS = {
     "report": Command(
-        "Write one HTML page about finished runs: questions, data, tables, pictures, origins.",
+        "Write one HTML page about finished runs: tables, pictures, curves, and how they were made.",
         "nf report /tmp/run --out /tmp/report.html",
         _add_report_arguments,
         _report,

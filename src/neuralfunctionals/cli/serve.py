@@ -16,8 +16,12 @@ _EDITORS = ("dilate", "erode", "gradient")
 
 def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--port", type=int, default=7860, help="where the page is (7860); 0 takes a free port")
-    add("--host", default="127.0.0.1", help="who can reach it: this machine (127.0.0.1), or all that can (0.0.0.0)")
+    add("--port", type=int, default=7860, help="port of the page (7860); 0 takes a free one")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on: this machine only (127.0.0.1), or every interface (0.0.0.0)",
+    )
     add("--no-browser", action="store_true", help="do not open the page in a browser")
     add(
         "--models",

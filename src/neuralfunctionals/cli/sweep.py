@@ -17,21 +17,25 @@ from neuralfunctionals.errors import UserError
 def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or a task of your own")
-    add("--trials", type=int, required=True, metavar="N", help="trials in all, earlier ones of the study included")
     add(
-        "--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or a database that machines share"
+        "--trials",
+        type=int,
+        required=True,
+        metavar="N",
+        help="total number of trials, earlier ones of the study included",
     )
+    add("--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or the URL of a shared database")
     add(
         "--steps",
         type=int,
         metavar="N",
-        help="steps of each trial, warm-up in proportion (the recipe's)",
+        help="steps of each trial, with warm-up in proportion (the recipe's)",
     )
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
-    add("--model", metavar="NAME", help="which model; nf recipes lists those of each recipe")
-    add("--data", metavar="DIR", help="a store of networks or latents; without it networks are made once and kept")
-    add("--out", metavar="DIR", help="the runs of the trials (runs/sweep- and the run's name); continued if begun")
-    add("--seed", type=int, default=0, help="start of the random numbers, the same for all trials (0)")
+    add("--model", metavar="NAME", help="which model (see nf recipes)")
+    add("--data", metavar="DIR", help="a store of networks or latents; by default networks are made once and cached")
+    add("--out", metavar="DIR", help="directory of the trials' runs (runs/sweep-NAME); an unfinished sweep is resumed")
+    add("--seed", type=int, default=0, help="random seed, the same for all trials (0)")
 
 
 def _sweep(arguments: Any) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def _sweep(arguments: Any) -> dict[str, Any]:
 
 COMMANDS = {
     "sweep": Command(
-        "Try the hyperparameters that the paper searched, and name the best by validation.",
+        "Search the paper's hyperparameters; validation chooses the best.",
         "nf sweep classify/mnist --data /tmp/latents --trials 6 --scale tiny --out /tmp/sweep",
         _add_sweep_arguments,
         _sweep,

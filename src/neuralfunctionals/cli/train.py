@@ -51,13 +51,13 @@ def _making_bar(recipe: str) -> Any:
 
 def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("recipe", help="what to train, such as edit/mnist-dilate; nf recipes lists all")
-    add("--out", metavar="RUN", help="the run directory (runs/ and the run's name); one begun is continued")
-    add("--images", metavar="NAME|PATH", help="learn from networks of these images, made once and kept")
+    add("recipe", help="what to train, such as edit/mnist-dilate (see nf recipes)")
+    add("--out", metavar="RUN", help="run directory (runs/NAME); an unfinished run is resumed")
+    add("--images", metavar="NAME|PATH", help="train on networks fitted to these images, made once and cached")
     add("--devices", type=int, metavar="N", help="train on N devices of each machine in parallel")
     add("--nodes", type=int, metavar="M", help="train on M machines in parallel")
-    add("--resume", action="store_true", help="there must be a run to continue; of a finished one, show the result")
-    add("--force", action="store_true", help="remove an earlier run of that name first")
+    add("--resume", action="store_true", help="require a run to resume; if it is finished, show its result")
+    add("--force", action="store_true", help="delete an earlier run in that directory first")
 
 
 def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], Run]:
@@ -72,8 +72,8 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
     parser.description = (
         f"{parser.description}\n\n"
         "  --scale NAME     tiny, small, long or paper (small)\n"
-        "  --model NAME     which model; nf recipes lists them; or a class of yours, my_package.MyModel\n"
-        "  --data DIR       a store of networks; without it they are made once and kept\n"
+        "  --model NAME     which model (see nf recipes), or your own class, such as my_package.MyModel\n"
+        "  --data DIR       a store of networks; by default they are made once and cached\n"
         "  --FIELD VALUE    any field of the recipe: nf train RECIPE --help lists them"
     )
     recipe = next((word for word in rest if not word.startswith("-")), None)
@@ -177,11 +177,15 @@ def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or best"
     add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
-    add("--out", metavar="DIR", help="its runs, table and pictures (runs/ and its name); one begun is continued")
-    add("--samples", action="store_true", help="learn from the embedded samples instead of the full image sets")
-    add("--limit", type=int, metavar="N", help="N images of each set")
+    add(
+        "--out",
+        metavar="DIR",
+        help="directory of its runs, table and pictures (runs/NAME); an unfinished table is resumed",
+    )
+    add("--samples", action="store_true", help="train on the embedded samples instead of the full image sets")
+    add("--limit", type=int, metavar="N", help="use N images of each set")
     add("--data", action="append", metavar="RECIPE=DIR", help="a store of networks for a recipe; may be repeated")
-    add("--jobs", type=int, default=1, metavar="N", help="runs at the same time, sharing the cores (1)")
+    add("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (1)")
 
 
 def _reproduce(arguments: Any) -> dict[str, Any]:
@@ -223,28 +227,28 @@ def _show_recipes(result: dict[str, Any]) -> None:
 
 COMMANDS = {
     "recipes": Command(
-        "List the recipes, what each reproduces, and what it costs.",
+        "List the recipes, what they reproduce, and how long they take.",
         "nf recipes",
         _add_no_arguments,
         _recipes,
         show=_show_recipes,
     ),
     "train": Command(
-        "Train a model of the paper on a task of the paper, or continue to.",
+        "Train a model on a task, or resume a run.",
         "nf train edit/mnist-dilate --scale tiny --model nft --out /tmp/run --optimizer.lr 1e-3",
         _add_train_arguments,
         _train,
         bind=_bind_train,
     ),
     "reproduce": Command(
-        "Carry out all runs of one of the paper's tables, and draw it with the paper's numbers beside.",
+        "Make one of the paper's tables: carry out its runs and show them beside the paper's numbers.",
         "nf reproduce table2 --scale tiny --out /tmp/table2",
         _add_reproduce_arguments,
         _reproduce,
         show=_show_reproduced,
     ),
     "evaluate": Command(
-        "Measure a trained model on a split.",
+        "Evaluate a trained model on a split.",
         "nf evaluate /tmp/run --split test --json",
         _add_evaluate_arguments,
         _evaluate,
