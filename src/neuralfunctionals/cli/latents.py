@@ -33,7 +33,7 @@ def _encode_file(arguments: Any) -> dict[str, Any]:
     if out is not None and not out.endswith(".npz"):
         raise UserError(f"Expected --out to end in .npz for latents of --weights, but got {out}.")
     if out is not None and os.path.exists(out) and not arguments.force:
-        raise UserError(f"{out} is there already. Name another file, or replace it with --force.")
+        raise UserError(f"{out} already exists. Name another file, or replace it with --force.")
     pipeline = open_pipeline(arguments, "encode", "inr2array")
     networks, form = read_networks(arguments)
     latents = pipeline(networks, **form)

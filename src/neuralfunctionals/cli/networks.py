@@ -170,7 +170,7 @@ def _edit(arguments: Any) -> dict[str, Any]:
     if len(chosen) != 1:
         raise UserError("Expected one way to edit: a RUN (or a name of nf models), --operation or --function.")
     if os.path.exists(arguments.out) and not arguments.force:
-        raise UserError(f"{arguments.out} is there already. Name another file, or replace it with --force.")
+        raise UserError(f"{arguments.out} already exists. Name another file, or replace it with --force.")
     if arguments.run is None:
         return _edit_pictures(arguments)
     pipeline = open_pipeline(arguments, "edit", "edit")

@@ -74,7 +74,7 @@ def _require_replaceable(out: Path, *, force: bool) -> None:
     if not out.parent.is_dir():
         raise UserError(f"Expected a file in a directory that exists, but there is no {out.parent}. Make it first.")
     if out.exists() and not force and _GENERATOR.encode() not in out.read_bytes()[:500]:
-        raise UserError(f"{out} is there already and is no report. Name another file, or replace it with --force.")
+        raise UserError(f"{out} already exists and is no report. Name another file, or replace it with --force.")
 
 
 def _header(title: str, runs: Sequence[FinishedRun], latents: Mapping[str, Any]) -> str:

@@ -131,9 +131,9 @@ def test_mistakes_are_explained(store, tmp_path):
         import_networks("npz", tmp_path / "none", tmp_path / "s")
     with pytest.raises(ValueError, match="found none"):
         import_networks("nfn-sirens", tmp_path, tmp_path / "s")
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         import_networks("nfn-sirens", tmp_path, store)
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         export_networks("npz", store, store)
     assert Store(store).header.num_items == 25
 

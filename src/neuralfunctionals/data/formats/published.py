@@ -97,7 +97,7 @@ def import_networks(
     if not source.exists():
         raise UserError(f"Expected something to import at {source}, but there is nothing.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"Expected a new directory for the store, but {out} is there already. Name another one.")
+        raise UserError(f"Expected a new directory for the store, but {out} already exists. Name another one.")
     provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": readable_name(source)}
     if kind != "small-cnn-zoo":
         provenance |= {"convention": form.convention, "omega": form.omega}
@@ -313,7 +313,7 @@ def export_networks(
     wanted = replace(own, convention=convention or own.convention)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"Expected a new place to export to, but {out} is there already. Name another one.")
+        raise UserError(f"Expected a new place to export to, but {out} already exists. Name another one.")
     report = progress or (lambda done, total: None)
     with scratch_beside(out) as scratch:
         made = scratch / "networks"
