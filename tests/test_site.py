@@ -14,7 +14,7 @@ from documents import ROOT
 from neuralfunctionals.cli import COMMANDS
 
 pytestmark = pytest.mark.slow
-PARTS = ("layers", "models", "inr", "data", "tasks", "recipes", "report", "testing", "weight_space")
+PARTS = ("layers", "models", "inr", "data", "tasks", "runs", "report", "testing", "weight_space")
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 """Tags that make a browser load something, and where they say what."""
 

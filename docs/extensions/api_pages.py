@@ -23,7 +23,10 @@ def docstring_of(module: ModuleType, name: str) -> str:
     value = getattr(module, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         return inspect.getdoc(value) or ""
-    parts = [f"{module.__name__}.{part.name}" for part in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    package = importlib.import_module(module.__name__.partition(".")[0])
+    parts = [part.name for part in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    # Those of the module first: a constant may also come from another room.
+    parts.sort(key=lambda part: not part.startswith(f"{module.__name__}."))
     for part in parts:
         analyzer = ModuleAnalyzer.for_module(part)
         analyzer.analyze()

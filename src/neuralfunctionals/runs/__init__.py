@@ -8,7 +8,6 @@ from neuralfunctionals.runs.encoding import encode
 from neuralfunctionals.runs.execute import TrainedRun, execute, measure, open_run
 from neuralfunctionals.runs.experiment import experiment
 from neuralfunctionals.tasks.classify import ClassifyConfig
-from neuralfunctionals.tasks.definition import Recipe
 from neuralfunctionals.tasks.edit import EditConfig
 from neuralfunctionals.tasks.generalization import GeneralizationConfig
 from neuralfunctionals.tasks.inr2array import ReconstructConfig
@@ -21,7 +20,6 @@ __all__ = [
     "DataConfig",
     "EditConfig",
     "GeneralizationConfig",
-    "Recipe",
     "ReconstructConfig",
     "Run",
     "TrainedRun",

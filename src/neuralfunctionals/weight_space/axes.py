@@ -13,6 +13,7 @@ Symmetry = Literal["NP", "HNP"]
 """`"NP"`: all neurons permute; `"HNP"`: the hidden ones do, inputs and outputs stay."""
 
 Role = Literal["input", "hidden", "output"]
+"""Where the neurons of an axis are: inputs, hidden neurons or outputs. Only hidden ones permute in HNP."""
 
 _ODD = ("sine", "tanh", "identity", "softsign", "tanhshrink", "hardtanh", "erf")
 _HOMOGENEOUS = ("relu", "leaky_relu", "identity")
