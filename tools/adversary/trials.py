@@ -48,7 +48,7 @@ class Outcome:
             return "hang"
         if self.code < 0:
             return "signal"
-        if "Traceback" in self.err + self.out:
+        if any(sign in self.err + self.out for sign in ("Traceback", "frame #")):  # of Python, of torch's C++
             return "traceback"
         if self.code == 0:
             return "done"
