@@ -100,7 +100,7 @@ class Tally:
         table = Table("trials", *kinds)
         for group in groups:
             table.add_row(group, *(str(self.counts[group, kind] or "") for kind in kinds))
-        Console().print(table)
+        Console(width=max(120, Console().width)).print(table)
         result = {
             "adversary": self.name,
             "seed": self.seed,
