@@ -54,6 +54,16 @@ def test_a_config_larger_than_its_weights_is_refused(tmp_path, make, claims):
         from_pretrained(path)
 
 
+def test_messages_leave_out_the_stack_that_torch_appends(tmp_path):
+    side = 2**31
+    layers = [{"name": "a", "out_neurons": side, "in_neurons": side, "has_bias": True}]
+    path = save(tmp_path, models.NeuronGraphNet(SPEC, channels=4), spec={"layers": layers})
+    with pytest.raises(ValueError, match=r"does not hold a NeuronGraphNet: .*\w\. Load it") as caught:
+        from_pretrained(path)
+    assert "frame #" not in str(caught.value)
+    assert "Exception raised from" not in str(caught.value)
+
+
 def test_inside_a_canonical_model_too(tmp_path):
     path = save(tmp_path, models.Canonical(models.NFT(SPEC, **NFT)))
     config = json.loads((path / "config.json").read_text())

@@ -279,6 +279,7 @@ def make_material(path: Path) -> None:
 def main() -> int:
     made = parser(__doc__)
     made.add_argument("--count", type=int, default=3000, help="mutated and crafted files (3000)")
+    made.add_argument("--real", type=int, default=REAL, help=f"of each importer, by the real command ({REAL})")
     made.add_argument("--only", help="one importer")
     options = made.parse_args()
     tally, dice = Tally("files", options.seed), random.Random(options.seed)
@@ -294,7 +295,7 @@ def main() -> int:
             *crafted,
             *((chosen[n % len(chosen)], None) for n in range(count)),
         ]
-        real = dict.fromkeys((i.name for i in chosen), 0 if options.short else REAL)
+        real = dict.fromkeys((i.name for i in chosen), 0 if options.short else options.real)
         for importer, change in cases:
             trial(importer, path / importer.name, change, tally, dice, real=change is None and real[importer.name] > 0)
             real[importer.name] -= change is None

@@ -182,6 +182,7 @@ def doubled_or_lost(path: Path, out: Path) -> str:
 def main() -> int:
     made = parser(__doc__)
     made.add_argument("--moments", type=int, default=30, help="kills of each command (30)")
+    made.add_argument("--real", type=int, default=REAL, help=f"of each, by the real command ({REAL})")
     made.add_argument("--jobs", default=",".join(job.name for job in JOBS), help="which commands")
     options = made.parse_args()
     moments = min(1, options.moments) if options.short else options.moments
@@ -191,7 +192,7 @@ def main() -> int:
         make_material(path)
         for job in JOBS:
             if job.name in options.jobs.split(","):
-                kill_job(job, path, moments, 0 if options.short else min(REAL, moments), tally, dice)
+                kill_job(job, path, moments, 0 if options.short else min(options.real, moments), tally, dice)
     return tally.finish()
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from trials import Tally, command, contents, leftovers, parser, run_command, workshop
+from trials import Tally, command, contents, leftovers, one_line, parser, run_command, workshop
 
 KILL_SECONDS = (20.0, 60.0)
 TRAIN = ["--scale", "tiny", "--model", "nfn", "--model.grid_size", "2", "--training.steps", "40"]
@@ -198,7 +198,7 @@ class Soak:
             self.tally.add("rounds", "different", f"other contents: {different[:5]}")
         for name in ("sirens", "latents"):
             if (check := run_command("data", "verify", out / name)).kind != "done":
-                self.tally.add("rounds", "damaged", check.err)
+                self.tally.add("rounds", "not verified", f"{name}: {one_line(check)}")
                 continue
             store = Store(out / name)
             items = [item["item"] for shard in store.shards for item in store.read_index(shard)[0]]
@@ -289,7 +289,7 @@ class Soak:
         rows[-1, 0].set(xlabel="minutes", xlim=(0, self.record.now / 60))
         figure.supylabel("resident memory (MB)", fontsize=10)
         figure.suptitle(
-            f"{len(self.record.kills)} kills (crosses), {self.rounds} rounds, {len(self.tally.failures)} failures",
+            f"{len(self.record.kills)} kills (crosses), {self.rounds} rounds, failures: {len(self.tally.failures)}",
             fontsize=11,
         )
         figure.savefig(file, dpi=150)

@@ -48,7 +48,7 @@ class Outcome:
             return "hang"
         if self.code < 0:
             return "signal"
-        if "Traceback" in self.err + self.out:
+        if any(sign in self.err + self.out for sign in ("Traceback", "frame #")):  # of Python, of torch's C++
             return "traceback"
         if self.code == 0:
             return "done"
@@ -100,7 +100,7 @@ class Tally:
         table = Table("trials", *kinds)
         for group in groups:
             table.add_row(group, *(str(self.counts[group, kind] or "") for kind in kinds))
-        Console().print(table)
+        Console(width=max(120, Console().width)).print(table)
         result = {
             "adversary": self.name,
             "seed": self.seed,

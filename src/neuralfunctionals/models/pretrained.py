@@ -67,8 +67,10 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         except UserError:
             raise
         except Exception as error:  # whatever a constructor says about sizes that cannot be
+            # Torch appends its C++ stack to some messages.
+            reason = str(error).partition("Exception raised from")[0].strip().rstrip(".")
             raise UserError(
-                f"{path} does not hold a {cls.__name__}: {error}. Load it with the class that saved it, or with "
+                f"{path} does not hold a {cls.__name__}: {reason}. Load it with the class that saved it, or with "
                 "nf.from_pretrained, which finds the class."
             ) from error
         return model.eval()
