@@ -42,6 +42,7 @@ def same_files(a, b):
     return filecmp.cmpfiles(a, b, names, shallow=False)[0] == names
 
 
+TRAIN = ("train", "edit/mnist-dilate")
 FIT = ("fit", "--images", "mnist-sample", "--limit", "20", "--recipe", "fast", "--shard-size", "8")
 
 
@@ -162,6 +163,28 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["data", "import", "keras", "{}", "--out", "{}/s"], "one of .*nfn-sirens"),
         (["data", "explode"], "Expected a command"),
         (["fly"], "Expected a command .*fit.*but got 'fly'"),
+        (["clasify", "x"], "Did you mean classify?"),
+        (["data", "vrify", "x"], "Expected a command .*data verify"),
+        (["fit"], "Expected --images NAME.PATH and --out DIR. Try nf fit --help"),
+        (["classify"], "Expected RUN. Try"),
+        (["fit", "--limit"], "Expected a value after --limit"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--limt", "3"], "Unknown option --limt. Did you mean --limit?"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--xyzzy"], "Unknown option --xyzzy. Try nf fit --help"),
+        (["fit", *FIT[1:], "--out", "{}/s", "word"], "Expected no further word, but got 'word'"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--limit", "x"], "Expected --limit to be a whole number, but got 'x'"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--shard-size", "1.5"], "--shard-size to be a whole number, but got '1.5'"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--omega", "nan"], "Expected --omega to be a number, but got 'nan'"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--omega", "0"], "positive and finite, but got 0"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--omega", "-5"], "positive and finite, but got -5"),
+        (["fit", "--images", "mnist-smple", "--out", "{}/s"], "Did you mean mnist-sample?"),
+        ([*TRAIN, "--scale"], "Expected a value after --scale"),
+        ([*TRAIN, "--canonical", "x"], "Expected --canonical to be one of none, sine, but got 'x'"),
+        ([*TRAIN, "--training.limit", "x"], "--training.limit to be a whole number or null, but got 'x'"),
+        ([*TRAIN, "--training.compile", "x"], "--training.compile to be true or false, but got 'x'"),
+        ([*TRAIN, "--optimizer", '{{"lr": "x"}}'], "Expected --optimizer.lr to be a number, but got 'x'"),
+        ([*TRAIN, "--optimizer", "x"], "Expected a field after --optimizer, such as --optimizer.name VALUE"),
+        ([*TRAIN, "--training", '{{"stepss": 3}}'], "training has no field 'stepss'. Did you mean steps?"),
+        (["report", "digits-dilat", "--out", "{}/r.html"], "Did you mean digits-dilate?"),
     ],
 )
 def test_mistakes_are_one_clear_line_and_leave_nothing(tmp_path, capsys, words, message):

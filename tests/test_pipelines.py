@@ -102,6 +102,15 @@ def test_edited_networks_come_back_as_they_came(digits, dtype, tmp_path):
     torch.testing.assert_close(as_file, as_list[0])
 
 
+def test_tasks_take_state_dicts_too(classify, digits, expected):
+    contents = [digit.state_dict() for digit in digits]
+    assert classify.task.classify(contents).tolist() == expected
+    assert classify.task.classify(contents[0]).tolist() == expected[:1]
+    edit = nf.pipeline("digits-dilate")
+    torch.testing.assert_close(edit.task.edit(contents[0]), edit(contents[0]))
+    torch.testing.assert_close(edit.task.edit(contents), edit(contents))
+
+
 def test_latents_and_accuracies(digits):
     latents = nf.pipeline("digits-inr2array")(digits)
     assert len(latents) == 3
@@ -135,6 +144,7 @@ def test_networks_of_another_activation_are_refused(classify):
         ([3], "one of what was given is a int"),
         (nn.Linear(2, 1), "reads networks 2->32, 32->32, 32->1, but"),
         ({"0.weight": torch.zeros(3, 32, 2)}, "32"),
+        ({"0.weight": torch.zeros(3, 32, 2), "0.bias": torch.zeros(3, 32)}, "those of 3 networks stacked"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(classify, networks, message):

@@ -1,5 +1,21 @@
-"""Mistakes that a user can put right: `UserError`."""
+"""Mistakes that the user can correct: `UserError`, and the right word for a misspelt one: `nearest`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(ValueError):
     """What was expected, what came, and what to do. Commands print it as one line; all else keeps its traceback."""
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """A sentence that suggests the known word most like this one; empty if none is close.
+
+    Example:
+        >>> nearest("--limt", ["--limit", "--out"])
+        ' Did you mean --limit?'
+    """
+    close = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {close[0]}?" if close else ""

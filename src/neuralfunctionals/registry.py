@@ -10,12 +10,11 @@ import os
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from neuralfunctionals import tasks
 from neuralfunctionals.config import SCALES, Run, flatten
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.imports import import_object
 from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, default_run
 
@@ -175,6 +174,6 @@ def changed_fields(run: Run) -> dict[str, Any]:
 def _choose(what: str, name: str, known: Sequence[Name]) -> Name:
     if name in known:
         return known[[str(k) for k in known].index(name)]
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise UserError(f"Expected a {what}, one of {', '.join(known)}, but got '{name}'.{hint}")
+    raise UserError(
+        f"Expected a {what}, one of {', '.join(known)}, but got '{name}'.{nearest(name, known, cutoff=0.5)}"
+    )

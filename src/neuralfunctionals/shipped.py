@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, nearest
 
 _FOLDER = Path(__file__).parent / "pretrained"
 
@@ -23,10 +22,7 @@ def find_shipped(name: str | os.PathLike[str]) -> Path:
     """
     path, word = Path(name), os.fspath(name)
     if path.is_dir() or word not in SHIPPED:
-        close = [] if path.exists() else get_close_matches(word, SHIPPED, n=1, cutoff=0.8)
-        if close:
-            raise UserError(
-                f"Found no run or model '{word}'. Did you mean {close[0]}? nf models lists what is shipped."
-            )
+        if not path.exists() and (hint := nearest(word, SHIPPED, cutoff=0.8)):
+            raise UserError(f"Found no run or model '{word}'.{hint} nf models lists what is shipped.")
         return path
     return _FOLDER / word

@@ -195,6 +195,12 @@ def test_runs_without_samples_are_reported_without_those_pictures(tmp_path):
     assert "1 run of 1 came without these files" in page.text
 
 
+def test_shipped_models_are_reported_by_their_names(tmp_path, capsys):
+    code, result, err = run(capsys, "report", "digits-dilate", "cnn-accuracy", "--out", tmp_path / "r.html", "--json")
+    assert (code, result["runs"]) == (0, 2), err
+    assert "digits-dilate" in Page(tmp_path / "r.html").text
+
+
 def test_a_report_is_replaced_and_other_files_are_not(tmp_path, capsys):
     path = write_run(tmp_path / "r", "edit/mnist-dilate", "nft", samples={})
     out = tmp_path / "report.html"

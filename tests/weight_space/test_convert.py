@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import neuralfunctionals as nf
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
 
 
@@ -92,9 +93,55 @@ class Early(Skip):
         return x
 
 
+class Dense(nn.Module):
+    """A layer that keeps its own parameters, as in siren-pytorch."""
+
+    def __init__(self, in_neurons, out_neurons):
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(out_neurons, in_neurons)),
+            nn.Parameter(torch.randn(out_neurons)),
+        )
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+class Modulated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.last = nn.ModuleList([Dense(2, 5), Dense(5, 5)]), Dense(5, 1)
+
+    def forward(self, x, mods=None, scale=30.0):
+        for layer in self.layers:
+            x = torch.sin(scale * layer(x))
+            x = x if mods is None else x * mods
+        return self.last(x)
+
+
+class SkippedDense(Modulated):
+    def forward(self, x):
+        x = self.layers[0](x)
+        return self.last(x + self.layers[1](x))
+
+
+def test_layers_with_parameters_of_their_own_and_optional_arguments_are_read():
+    spec = NetworkSpec.from_module(Modulated())
+    assert spec == NetworkSpec.mlp([2, 5, 5, 1])
+    assert [layer.name for layer in spec.layers] == ["layers.0", "layers.1", "last"]
+    assert spec.omega == 30.0
+    module = Modulated()
+    x = torch.randn(4, 2)
+    features = nf.WeightSpaceFeatures.from_modules([module], spec=spec)
+    permuted = nf.NeuronPermutation.random(spec)(features).to_modules(module)[0]
+    torch.testing.assert_close(permuted(x), module(x), atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [
+        (SkippedDense(), "Skip connections, branches"),
+        ({"a.weight": torch.zeros(3, 2)}, "Expected a module, but got a dict. Read a state_dict with"),
         (Skip(), "Skip connections, branches"),
         (Twice(), "'a' is used twice"),
         (Unused(), "parameters outside its dense layers and convolutions: b.weight, b.bias"),
@@ -148,6 +195,7 @@ def test_ambiguous_state_dicts_are_not_guessed():
         (shapes(a_weight=(3, 2), a_bias=(3,), n_running=(3,)), "found n.running"),
         (shapes(a_weight=(3, 2), n_weight=(3,)), "found n.weight"),
         (shapes(a_weight=(3, 2), b_weight=(5, 4)), "no such order"),
+        (shapes(a_weight=(7, 3, 2), a_bias=(7, 3)), "those of 7 networks stacked. Make a list"),
     ],
 )
 def test_unsupported_state_dicts_are_refused_with_the_reason(state_dict, message):

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from hypothesis import given
+from torch import nn
 
 import neuralfunctionals as nf
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures
@@ -119,3 +120,12 @@ def test_a_data_loader_makes_batches_of_features():
     batches = list(torch.utils.data.DataLoader(items, batch_size=2))
     assert [len(features) for features, _ in batches] == [2, 2, 1]
     assert torch.equal(nf.cat([features for features, _ in batches]).tensor, x.tensor)
+
+
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [("from_modules", nn.Linear(2, 1)), ("from_modules", {}), ("from_state_dicts", nn.Linear(2, 1).state_dict())],
+)
+def test_one_network_in_place_of_a_list_is_refused(make, given):
+    with pytest.raises(ValueError, match="Expected a list of .* in a list: |Expected a list of .* in a list, "):
+        getattr(WeightSpaceFeatures, make)(given)

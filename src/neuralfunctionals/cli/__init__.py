@@ -15,7 +15,8 @@ import jsonargparse
 from neuralfunctionals import __version__
 from neuralfunctionals.cli import build, data, demo, latents, make, networks, report, serve, sweep, train
 from neuralfunctionals.cli.command import Command, print_table, printable, say
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.cli.mistakes import plain_message
+from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.files.budget import MAX_MEMORY, is_out_of_memory, memory_limit, parse_size
 
 COMMANDS: dict[str, Command] = {
@@ -34,7 +35,7 @@ class _Parser(jsonargparse.ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Leaves with 2."""
-        _fail(message)
+        _fail(plain_message(message, self))
 
 
 def _fail(message: object) -> NoReturn:
@@ -108,7 +109,10 @@ def _print_help(words: Sequence[str]) -> int:
     found = {name: command for name, command in COMMANDS.items() if not group or name.split()[0] == group}
     rest = words[1:] if group else words
     if not found or (rest and rest[0] not in ("-h", "--help")):
-        _fail(f"Expected a command ({', '.join(found or COMMANDS)}), but got '{' '.join(words)}'. Try nf --help.")
+        # Of two words the first may be a whole command, or the first half of one.
+        close = "" if group and found else nearest(group, COMMANDS) or nearest(" ".join(words[:2]), COMMANDS)
+        names = ", ".join(found or COMMANDS)
+        _fail(f"Expected a command ({names}), but got '{' '.join(words)}'.{close} Try nf --help.")
     print("Weight-space learning: models that read the weights of other networks.\n\nusage: nf COMMAND ...\n")
     for name, command in found.items():
         print(f"  nf {name:<14}{command.summary}")

@@ -13,7 +13,7 @@ from neuralfunctionals.cli.command import Command
 
 def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    text = "directories of finished runs, records of some (.jsonl), and stores of latents"
+    text = "directories of finished runs, names of nf models, records of runs (.jsonl), and stores of latents"
     add("runs", nargs="+", metavar="RUN", help=text)
     add("--out", required=True, metavar="FILE", help="the page, such as report.html; an earlier report is replaced")
     add("--force", action="store_true", help="also replace a file that is not a report")
@@ -24,8 +24,9 @@ def _report(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.report import read_runs, write_report
     from neuralfunctionals.report.latent_map import map_of
     from neuralfunctionals.run_directory import RunDirectory
+    from neuralfunctionals.shipped import find_shipped
 
-    paths = [os.fspath(path) for path in arguments.runs]
+    paths = [os.fspath(find_shipped(path)) for path in arguments.runs]
     stores = [path for path in paths if not RunDirectory(path).is_run and Store.is_at(path)]
     latents = {os.path.basename(os.path.abspath(path)): map_of(WeightDataset(path)) for path in stores}
     chosen = [path for path in paths if path not in stores]

@@ -6,13 +6,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
 from neuralfunctionals.cli.command import Command, Run, print_table
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.cli.mistakes import plain_message
+from neuralfunctionals.errors import UserError, nearest
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -68,7 +68,7 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
     try:
         chosen, rest = chooser.parse_known_args(list(words))
     except argparse.ArgumentError as error:
-        raise UserError(f"{error.argument_name}: {error.message}.") from error
+        raise UserError(plain_message(str(error), parser)) from error
     parser.description = (
         f"{parser.description}\n\n"
         "  --scale NAME     tiny, small, long or paper (small)\n"
@@ -124,8 +124,7 @@ def _require_known(parser: Any, words: Sequence[str]) -> None:
     for word in words:
         option = word.partition("=")[0]
         if option.startswith("--") and option not in known:
-            close = get_close_matches(option, known, n=1, cutoff=0.0)
-            raise UserError(f"Expected a field of the recipe, but got {option}. Did you mean {close[0]}?")
+            raise UserError(f"Expected a field of the recipe, but got {option}.{nearest(option, known, cutoff=0.0)}")
 
 
 def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = None, data: str | None = None) -> Any:

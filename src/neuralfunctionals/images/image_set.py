@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.files.budget import require_memory
 from neuralfunctionals.files.untrusted import map_npy, read_npz, require_file
 from neuralfunctionals.files.writing import readable_name
@@ -138,6 +138,7 @@ def open_images(
     raise UserError(
         f"Expected an image set ({', '.join((*EMBEDDED_SETS, *FULL_SETS))}), a folder of images or an array file "
         f"(.npy, .npz), but got '{name}', which is none of these."
+        f"{nearest(name, (*EMBEDDED_SETS, *FULL_SETS))}"
     )
 
 

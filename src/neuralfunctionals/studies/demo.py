@@ -13,7 +13,7 @@ import torch
 
 from neuralfunctionals.config import DataConfig, Run, with_steps, with_values
 from neuralfunctionals.data import FitPlan, Store, WeightDataset, fit_dataset, open_images
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.inr import render_images
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.registry import find_run
@@ -79,7 +79,7 @@ def run_demo(
         progress: Called with the name of what is done, and its networks or steps finished and in all.
     """
     if scale not in SCALES:
-        raise UserError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.")
+        raise UserError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.{nearest(scale, SCALES)}")
     started, out = time.perf_counter(), Path(out)
     _require_own(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
+from neuralfunctionals.data.formats.given import read_given
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm, convert
 from neuralfunctionals.tasks.batches import mixed_seed
@@ -132,12 +133,14 @@ class Task(LightningModule):
         return form or (replace(self.form, omega=omegas.pop()) if omegas else self.form)
 
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
-        """A module, a list of modules or features as the model reads them: checked, in its form and on its device.
+        """Modules, `state_dict`s or features as the model reads them: checked, in its form and on its device.
 
         Args:
             networks: The networks.
             form: Their form; see `form_of`.
         """
+        if holds_state_dicts(networks):
+            networks = read_given(networks).features
         if not isinstance(networks, WeightSpaceFeatures):
             modules = [networks] if isinstance(networks, nn.Module) else list(networks)
             networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
@@ -187,6 +190,13 @@ class Task(LightningModule):
         self._scores.clear()
         self.log_dict({f"val/{name}": value for name, value in metrics.items() if name != self.metric})
         self.log(f"val/{self.metric}", metrics[self.metric], prog_bar=True)
+
+
+def holds_state_dicts(networks: Any) -> bool:
+    """Whether someone handed over a `state_dict` or a list of these."""
+    if isinstance(networks, (list, tuple)):
+        return bool(networks) and all(isinstance(part, Mapping) for part in networks)
+    return isinstance(networks, Mapping)
 
 
 def _join(scores: list[dict[str, Tensor]]) -> dict[str, Tensor]:

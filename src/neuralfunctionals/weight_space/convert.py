@@ -6,6 +6,7 @@ order of keys. Other modules are traced (see `trace`). What cannot be read for c
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import re
@@ -74,6 +75,10 @@ def spec_from_module(
     from neuralfunctionals.weight_space.trace import trace_spec
     from neuralfunctionals.weight_space.verify import verify_spec
 
+    if not isinstance(module, nn.Module):
+        raise UserError(
+            f"Expected a module, but got a {type(module).__name__}. Read a state_dict with NetworkSpec.from_state_dict."
+        )
     try:
         spec = chain_from_module(module)
     except ValueError as error:
@@ -96,15 +101,16 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
     """
     if isinstance(module, _LAYERS):
         return NetworkSpec((_layer_spec(module, ""),))
+    options = _optional_arguments(module)
     try:
-        graph = fx.Tracer().trace(module)
+        graph = fx.Tracer().trace(module, concrete_args=options or None)
     except Exception as error:  # tracing runs the user's forward, which may raise anything
         raise UserError(
             f"Could not follow the forward of {type(module).__name__}: {error}. Expected layers called one after the "
             "other without branching on values."
         ) from error
     facts = _ChainFacts()
-    layers = tuple(_follow_chain(module, graph, facts))
+    layers = tuple(_follow_chain(module, graph, facts, options))
     spec = NetworkSpec(facts.add_activations(layers), pooling=facts.pooling)
     used = {group.key for group in spec.groups}
     unused = [name for name, _ in module.named_parameters(remove_duplicate=False) if name not in used]
@@ -162,16 +168,27 @@ def _read_activation(steps: Sequence[tuple[str, Any]]) -> Activation | None:
     return Activation(names[0]) if len(names) == 1 and names[0] in known and steps[0][1] is None else None
 
 
-def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Iterator[LayerSpec]:
+def _optional_arguments(module: nn.Module) -> dict[str, Any]:
+    """The arguments of `forward` after the first that have plain defaults, which a chain is read with."""
+    arguments = list(inspect.signature(module.forward).parameters.values())[1:]
+    return {x.name: x.default for x in arguments if x.default is None or isinstance(x.default, (bool, int, float, str))}
+
+
+def _follow_chain(
+    module: nn.Module, graph: fx.Graph, facts: _ChainFacts, options: Mapping[str, Any]
+) -> Iterator[LayerSpec]:
     """Walks a traced forward, in which every step must take the result of the one before it."""
     current: fx.Node | None = None
-    shapes: set[fx.Node] = set()  # nodes that hold sizes, not activations
+    shapes: set[fx.Node] = set()  # nodes that hold sizes or options, not activations
+    parameters: dict[fx.Node, str] = {}
     seen: set[str] = set()
     unknown: str | None = None  # an operation between layers that may mix neurons
     last: LayerSpec | None = None
     positions_removed = False
     for node in graph.nodes:
         if node.op == "placeholder":
+            if current is not None and node.name.rpartition("_")[0] in options:
+                shapes.add(node)
             current = node if current is None else current
             continue
         if node.op == "output":
@@ -179,25 +196,29 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
                 raise UserError(f"The output of {type(module).__name__} does not come from its last layer.")
             continue
         name = _name(node)
+        if node.op == "get_attr":
+            parameters[node] = str(node.target)
+            continue
+        layer = _functional_layer(module, node, current, parameters)
         inputs = [n for n in node.all_input_nodes if n not in shapes]
-        if _is_shape(node, name) or (not inputs and node.op != "get_attr"):
+        if _is_shape(node, name) or not inputs:
             shapes.add(node)
             continue
-        if inputs != [current]:
+        if layer is None and inputs != [current]:
             raise UserError(
-                f"'{node.name}' in {type(module).__name__} takes {[n.name for n in inputs] or [node.target]} where "
+                f"'{node.name}' in {type(module).__name__} takes {[parameters.get(n, n.name) for n in inputs]} where "
                 f"only the previous result ({current}) was expected. Skip connections, branches and tensors other than "
                 "layers' weights are not supported: a network must be a chain of layers."
             )
         current = node
-        if node.op != "call_module":
+        if layer is None and node.op != "call_module":
             positions_removed |= name in _REMOVES_POSITIONS or name.startswith("adaptive_")
             unknown = unknown if name in _NEURONWISE_FUNCTIONS else f"the operation '{name}'"
             facts.add(name, _constant_argument(node))
             continue
-        target = str(node.target)
+        target = str(node.target) if layer is None else layer.name
         part = module.get_submodule(target)
-        if not isinstance(part, _LAYERS):
+        if layer is None and not isinstance(part, _LAYERS):
             _refuse_parameters(part, target)
             kind = type(part).__name__
             positions_removed |= kind == "Flatten" or kind.startswith("Adaptive")
@@ -213,7 +234,7 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
                 f"Between the layers '{last.name}' and '{target}' stands {unknown}, which may mix neurons. "
                 "Expected activations, pooling and other operations that treat every neuron alone."
             )
-        layer = _layer_spec(part, target)
+        layer = _layer_spec(part, target) if layer is None else layer
         if last is not None and last.kernel and not layer.kernel and not positions_removed:
             raise UserError(
                 f"The dense layer '{target}' follows the convolution '{last.name}' directly. "
@@ -225,6 +246,23 @@ def _follow_chain(module: nn.Module, graph: fx.Graph, facts: _ChainFacts) -> Ite
         facts.start_layer()
         last, unknown, positions_removed = layer, None, False
         yield layer
+
+
+def _functional_layer(
+    module: nn.Module, node: fx.Node, current: fx.Node | None, parameters: Mapping[fx.Node, str]
+) -> LayerSpec | None:
+    """The dense layer that `F.linear(x, self.weight, self.bias)` is, with parameters of these names; else None."""
+    if node.target is not nn.functional.linear:
+        return None
+    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
+    keys = {kind: parameters.get(x) for kind in ("weight", "bias") if isinstance(x := given.get(kind), fx.Node)}
+    name = (keys.get("weight") or "").rpartition(".")[0]
+    wanted = {kind: LayerSpec(1, 1, name=name).key(kind) for kind in keys}
+    weight = dict(module.named_parameters(remove_duplicate=False)).get(wanted.get("weight", ""))
+    if given.get("input") is not current or keys != wanted or weight is None or weight.ndim != 2:
+        return None
+    out_neurons, in_neurons = weight.shape
+    return LayerSpec(out_neurons, in_neurons, (), "bias" in keys, name)
 
 
 def _constant_argument(node: fx.Node) -> Any:
@@ -293,6 +331,12 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
         layers: Names from input to output, to settle the order by hand.
     """
     weights = {k.rpartition(".")[0]: v for k, v in state_dict.items() if k.rpartition(".")[2] == "weight"}
+    stacked = {v.shape[0] for k, v in state_dict.items() if k.rpartition(".")[2] == "bias" and v.ndim == 2}
+    if len(stacked) == 1 and all(v.shape[:1] == (*stacked,) for v in state_dict.values()):
+        raise UserError(
+            f"Expected the state_dict of one network, but its tensors seem to be those of {stacked.pop()} networks "
+            "stacked. Make a list of it: [{k: x[i] for k, x in stacked.items()} for i in range(len(networks))]."
+        )
     expected = {key for name in weights for key in (f"{name}.weight".lstrip("."), f"{name}.bias".lstrip("."))}
     strangers = [k for k in state_dict if k not in expected] + [f"{n}.weight" for n, w in weights.items() if w.ndim < 2]
     if strangers or not weights:

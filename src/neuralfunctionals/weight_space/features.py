@@ -93,6 +93,10 @@ class WeightSpaceFeatures:
         cls, state_dicts: Sequence[Mapping[str, Tensor]], spec: NetworkSpec | None = None
     ) -> WeightSpaceFeatures:
         """One channel from `state_dict`s of one architecture; the spec is read off the first unless given."""
+        if isinstance(state_dicts, Mapping):
+            raise UserError(
+                "Expected a list of state_dicts, but got a dict. Put one network's in a list: [state_dict]."
+            )
         if not state_dicts:
             raise UserError("Expected at least one state_dict, but got none.")
         spec = NetworkSpec.from_state_dict(state_dicts[0]) if spec is None else spec
@@ -103,6 +107,11 @@ class WeightSpaceFeatures:
     @classmethod
     def from_modules(cls, modules: Sequence[nn.Module], spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
         """One channel from modules of one architecture; the spec is read off the first unless given."""
+        if isinstance(modules, (nn.Module, Mapping)):
+            raise UserError(
+                f"Expected a list of modules, but got a {type(modules).__name__}. Put one module in a list, [module], "
+                "and read state_dicts with from_state_dicts."
+            )
         if not modules:
             raise UserError("Expected at least one module, but got none.")
         spec = NetworkSpec.from_module(modules[0]) if spec is None else spec
@@ -258,7 +267,8 @@ class WeightSpaceFeatures:
         if self.spec != spec:
             raise UserError(
                 f"{who} expected networks {spec} but received {self.spec}. "
-                "Use the spec of your dataset everywhere: NFT(spec=dataset.spec, ...)."
+                "A model reads networks of its own spec only: train one on networks like these, or build it with their "
+                "spec, NFT(spec=dataset.spec, ...)."
             )
         raise UserError(
             f"{who} received networks {self.spec} that have {self.spec.find_conflict(spec)}. "

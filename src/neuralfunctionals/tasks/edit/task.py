@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, overload
 
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import EDITS, WeightItems
+from neuralfunctionals.data.formats.given import read_given
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.edit import TASK, TURNABLE
-from neuralfunctionals.tasks.task import Task
+from neuralfunctionals.tasks.task import Task, holds_state_dicts
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
@@ -123,11 +124,17 @@ class EditTask(Task):
     @overload
     def edit(self, networks: Sequence[nn.Module], *, form: SirenForm | None = None) -> list[nn.Module]: ...
     @overload
+    def edit(self, networks: Mapping[str, Tensor], *, form: SirenForm | None = None) -> dict[str, Tensor]: ...
+    @overload
+    def edit(
+        self, networks: Sequence[Mapping[str, Tensor]], *, form: SirenForm | None = None
+    ) -> list[dict[str, Tensor]]: ...
+    @overload
     def edit(self, networks: WeightSpaceFeatures, *, form: SirenForm | None = None) -> WeightSpaceFeatures: ...
 
     @torch.no_grad()
     def edit(self, networks: Any, *, form: SirenForm | None = None) -> Any:
-        """Edits a module, a list of modules, or features; modules come back as edited copies.
+        """Edits a module, a `state_dict`, a list of these, or features; modules come back as edited copies.
 
         Args:
             networks: The networks.
@@ -141,6 +148,9 @@ class EditTask(Task):
                 edited = convert(edited, self.form, form)
             networks.require_finite_answers(edited.tensor)
             return edited
+        if holds_state_dicts(networks):
+            given = read_given(networks)
+            return given.restore(self.edit(given.features, form=form).to("cpu"))
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         features = WeightSpaceFeatures.from_modules(modules)
         edited = self.edit(features, form=self.form_of(modules, form)).to(features.tensor.device)
