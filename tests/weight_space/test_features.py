@@ -1,3 +1,7 @@
+import html
+
+import cv2
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -129,3 +133,23 @@ def test_a_data_loader_makes_batches_of_features():
 def test_one_network_in_place_of_a_list_is_refused(make, given):
     with pytest.raises(ValueError, match="Expected a list of .* in a list: |Expected a list of .* in a list, "):
         getattr(WeightSpaceFeatures, make)(given)
+
+
+@given(spec=network_specs())
+def test_notebooks_show_a_picture_and_a_table(spec):
+    features = random_features(spec, channels=2)
+    picture = cv2.imdecode(np.frombuffer(features._repr_png_(), np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None
+    shown = min(len(features), 4), min(len(spec.groups), 12)
+    assert picture.shape == (44 * shown[0], 44 * shown[1], 3)
+    page = features._repr_html_()
+    assert html.escape(repr(features)) in page
+    assert page.count("<tr>") == 1 + shown[1]
+    assert "data:image/png;base64," in page
+
+
+def test_positive_weights_are_red_and_negative_ones_blue_in_the_picture():
+    features = WeightSpaceFeatures.from_vectors(NetworkSpec.mlp([1, 2], bias=False), torch.tensor([[1.0, -1.0]]))
+    picture = cv2.imdecode(np.frombuffer(features._repr_png_(), np.uint8), cv2.IMREAD_COLOR)
+    assert picture[5, 20].tolist() == [0, 0, 255]  # OpenCV has blue first
+    assert picture[35, 20].tolist() == [255, 0, 0]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Group
+from neuralfunctionals.weight_space.notebook import describe_networks, draw_networks
 from neuralfunctionals.weight_space.spec import NetworkSpec
 from neuralfunctionals.weight_space.state import pack_state_dict, unpack_state_dict, write_module
 
@@ -257,6 +258,14 @@ class WeightSpaceFeatures:
     def __repr__(self) -> str:
         batch, _, channels = self.tensor.shape
         return f"WeightSpaceFeatures({batch} networks {self.spec}; {channels} channels, {self.tensor.dtype})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return describe_networks(self)
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows where it shows no HTML."""
+        return draw_networks(self)
 
     # Checks.
 
