@@ -197,7 +197,7 @@ def _edit_pictures(arguments: Any) -> dict[str, Any]:
         features, known, restore = networks.features, networks.form, networks.restore
     where = arguments.weights or arguments.data
     chosen = SirenForm.choose(**form, known=known, assumed=SirenForm(), where=where)
-    edited = refit(features, operation, height=height, width=width, omega=chosen.omega, convention=chosen.convention)
+    edited = refit(chosen.label(features), operation, height=height, width=width)
     write_given(arguments.out, restore(edited.features), form=chosen)
     return {
         "networks": len(features),
