@@ -9,7 +9,6 @@ alone, which is steadier than the difference of two steps. Prints a table of med
 """
 
 import argparse
-import inspect
 import json
 import platform
 import statistics
@@ -22,7 +21,7 @@ from torch import nn
 
 from neuralfunctionals import WeightSpaceFeatures, canonicalize
 from neuralfunctionals.inr import Siren
-from neuralfunctionals.registry import find_task, model_class
+from neuralfunctionals.registry import find_task
 from neuralfunctionals.runs import build_model
 from neuralfunctionals.studies.tables import Planned
 from neuralfunctionals.tasks.batches import READ_AHEAD
@@ -48,8 +47,6 @@ def measure(reader: Planned, repeats: int) -> dict[str, float]:
     labels = torch.randint(10, (len(networks),))
     output = find_task(run.recipe).output
     options = {**run.model, "out_channels": 10}
-    takes = inspect.signature(model_class(run.model_name, output)[0]).parameters
-    options |= {"omega": 30.0} if "omega" in takes else {}
     many = WeightSpaceFeatures.from_modules([Siren() for _ in range(READ_AHEAD)])
     raw, networks = networks, canonicalize(networks)[0]
     actions: dict[str, Callable[[], object]] = {
@@ -64,7 +61,7 @@ def measure(reader: Planned, repeats: int) -> dict[str, float]:
             seed=0,
             compiled=False,
             output=output,
-            canonical=form,
+            canonical=None if form == "none" else networks.spec.symmetry,
         )
         actions[form] = make_step(model.train(), raw if form == "none" else networks, labels)
     times: dict[str, list[float]] = {action: [] for action in actions}

@@ -19,12 +19,12 @@ OMEGA = 30.0
 images = nf.data.open_images("mnist-sample")
 fitted = nf.inr.fit(images.read(images.select(1)))
 network = fitted.features  # 2-32-32-1
-twist = nf.SineSymmetry.random(network.spec, omega=OMEGA, max_turns=2, generator=torch.Generator().manual_seed(0))
+twist = nf.SineSymmetry.random(network.spec, max_turns=2, generator=torch.Generator().manual_seed(0))
 twin = twist(network)  # other signs, other phases
 
 
 def draw_row(axes, x: nf.WeightSpaceFeatures, title: str) -> None:
-    canonical, _ = nf.canonicalize(x, omega=OMEGA)
+    canonical, _ = nf.canonicalize(x)
     axes[0].imshow(nf.inr.render_images(x, 28, 28)[0, ..., 0], cmap="gray", vmin=-1, vmax=1)
     axes[0].set_ylabel(title, fontsize=12)
     for place, shown in ((1, x), (3, canonical)):
@@ -55,7 +55,7 @@ def main(out: str) -> None:
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title)
     figure.savefig(out, dpi=80)
-    forms = [nf.canonicalize(x, omega=OMEGA)[0].tensor for x in (network, twin)]
+    forms = [nf.canonicalize(x)[0].tensor for x in (network, twin)]
     pictures = [nf.inr.render_images(x, 28, 28) for x in (network, twin)]
     for name, (one, other) in {
         "weights": (network.tensor, twin.tensor),

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from commands import run
 from neuralfunctionals.cli import main
 from neuralfunctionals.data import Store, StoreHeader, WeightDataset
 from neuralfunctionals.data.formats.network_files import read_form, read_networks, write_networks
-from neuralfunctionals.inr import Siren, SirenForm, convert, image_grid
+from neuralfunctionals.inr import Siren, SirenForm, convert, fit, image_grid
 from neuralfunctionals.runs import open_run
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
@@ -48,7 +49,7 @@ def write_converted(digits, out, form, *, told=True):
 
 def converted(spec, vectors, form):
     networks = WeightSpaceFeatures.from_vectors(spec, torch.from_numpy(vectors))
-    return convert(networks, OURS, form).to_vectors().numpy()
+    return convert(networks, form).to_vectors().numpy()
 
 
 def evaluate(capsys, *words):
@@ -88,7 +89,7 @@ def test_edited_networks_come_back_in_the_form_they_came_in(capsys, digits, stor
         assert (code, err) == (0, "")
         edited[name] = read_networks(after)
         assert read_form(after) == (own if ending == ".npz" else None)
-    back = convert(edited["theirs"], form, OURS)
+    back = convert(form.label(edited["theirs"]), OURS)
     torch.testing.assert_close(back.tensor, edited["ours"].tensor, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(edited["ours"].tensor, WeightDataset(digits)[[3]].features.tensor, atol=1e-3)
 
@@ -162,3 +163,36 @@ def test_the_frequency_of_a_siren_is_its_own(digits, stores):
         editor.edit([Siren(), Siren(omega=20.0)])
     with pytest.raises(ValueError, match="Expected networks of omega 30, but got omega 20.0"):
         editor.edit(Siren(omega=20.0), form=SirenForm(30.0))
+
+
+class TanhNetwork(nn.Sequential):
+    """Has the widths of the networks that the shipped models read, and another activation."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+
+
+@pytest.mark.parametrize(("command", "model"), [("edit", "digits-dilate"), ("classify", "digits-classify")])
+def test_networks_of_another_activation_are_refused_in_one_line(capsys, tmp_path, command, model):
+    torch.save(TanhNetwork().state_dict(), tmp_path / "n.pth")
+    words = [command, model, "--weights", tmp_path / "n.pth", "--module", f"{__name__}.TanhNetwork"]
+    code, _, err = run(capsys, *words, *(["--out", tmp_path / "e.pth"] if command == "edit" else []))
+    assert code == 2
+    assert "reads sine networks" in err
+    assert "activation tanh" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "e.pth").exists()
+
+
+def test_stores_fits_and_models_tell_their_form_in_their_specs(digits, stores):
+    for form, path in ((OURS, digits), *stores.items()):
+        dataset = WeightDataset(path)
+        assert dataset.store.header.spec.omega is None  # the description on disk stays as it was
+        assert SirenForm(dataset.spec.omega, dataset.spec.convention) == form
+        assert dataset[:2].features.spec is dataset.spec
+        assert dataset.in_form(OURS)[:2].features.spec.matches(WeightDataset(digits).spec)
+    for name in ("digits-classify", "digits-dilate", "digits-inr2array"):
+        spec = open_run(name).task.model.spec
+        assert (spec.omega, spec.convention) == (30.0, "paper")
+    fitted = fit(np.zeros((1, 6, 6), dtype=np.uint8), hidden=(4,), omega=20.0, convention="dws", recipe="fast")
+    assert (fitted.features.spec.omega, fitted.features.spec.convention) == (20.0, "dws")

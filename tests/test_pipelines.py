@@ -75,10 +75,10 @@ def test_lists_and_stores_give_lists(classify, digits, expected, tmp_path):
 
 def test_frequency_and_convention_are_converted(classify, digits, expected):
     networks = nf.WeightSpaceFeatures.from_modules(digits)
-    other = convert(networks, SirenForm(), SirenForm(20.0, "dws"))
+    other = convert(networks, SirenForm(20.0, "dws"))
     found = classify(other, omega=20.0, convention="dws")
     assert [a.label for a in found] == expected
-    (module,) = convert(networks, SirenForm(), SirenForm(20.0))[:1].to_modules(Siren(omega=20.0))
+    (module,) = convert(networks, SirenForm(20.0))[:1].to_modules(Siren(omega=20.0))
     assert classify(module).label == expected[0]
 
 

@@ -42,7 +42,7 @@ def draw_row(axes, x: nf.WeightSpaceFeatures, rows: list[int], columns: list[int
     draw_matrix(axes[2], third, 0.25)
     draw_neurons(axes[0], rows, side="left")
     draw_neurons(axes[1], columns, side="top")
-    axes[3].imshow(nf.inr.render_images(x, 96, 96, omega=5.0)[0, ..., 0], cmap="viridis", vmin=-0.3, vmax=0.75)
+    axes[3].imshow(nf.inr.render_images(x, 96, 96)[0, ..., 0], cmap="viridis", vmin=-0.3, vmax=0.75)
     axes[3].set(xticks=[], yticks=[])
 
 

@@ -213,7 +213,7 @@ def _change_of_function(element: SymmetryElement, network: nn.Module | NetworkSp
     if inputs is None:
         inputs = torch.randn(16, network.widths[0], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     before, after = functional_call(features, inputs), functional_call(element(features), inputs)
-    return float((after - before).abs().max() / before.abs().max().clamp(min=1.0))
+    return float((after - before).abs().max() / _size(before))
 
 
 def _name_of(network: nn.Module | NetworkSpec) -> str:
@@ -281,13 +281,18 @@ def _exceeds(difference: Tensor, values: Tensor, tolerance: float | None) -> boo
     if tolerance is None:
         tolerance = 1e-10 if values.dtype == torch.float64 else 1e-5
     # Written so that NaN exceeds.
-    return not bool(difference.max() <= tolerance * values.abs().max().clamp(min=1.0))
+    return not bool(difference.max() <= tolerance * _size(values))
+
+
+def _size(values: Tensor) -> Tensor:
+    """The largest value, which differences are relative to; never zero."""
+    return values.abs().max().clamp(min=1e-12)
 
 
 def _notices(module: nn.Module, features: WeightSpaceFeatures, order: Tensor) -> bool:
     after = module(features).tensor[:, order]
     before = module(features.with_tensor(features.tensor[:, order])).tensor
-    return bool((after - before).abs().max() > 1e-8 * after.abs().max().clamp(min=1.0))
+    return bool((after - before).abs().max() > 1e-8 * _size(after))
 
 
 def _false_symmetries(

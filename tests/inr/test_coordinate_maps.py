@@ -4,6 +4,7 @@ import torch
 from neuralfunctionals.inr import (
     AffineMaps,
     Siren,
+    SirenForm,
     image_grid,
     move_networks,
     render,
@@ -19,8 +20,9 @@ TURNS = torch.arange(8)
 @pytest.mark.parametrize("convention", ["paper", "dws"])
 def test_turned_networks_show_the_turned_pictures(convention):
     networks = WeightSpaceFeatures.from_modules([Siren([2, 6, 6, 3]).double() for _ in range(8)])
-    before = render_images(networks, 9, 9, convention=convention)
-    after = render_images(turn_networks(networks, TURNS, convention=convention), 9, 9, convention=convention)
+    networks = SirenForm(30.0, convention).label(networks)
+    before = render_images(networks, 9, 9)
+    after = render_images(turn_networks(networks, TURNS), 9, 9)
     torch.testing.assert_close(after, turn_images(before, TURNS))
 
 
@@ -41,12 +43,13 @@ def test_refuses_networks_of_three_coordinates():
 @pytest.mark.parametrize("mirror", [False, True])
 def test_moved_networks_show_at_a_point_what_they_showed_where_the_map_takes_it(convention, mirror):
     networks = WeightSpaceFeatures.from_modules([Siren([2, 6, 6, 3]).double() for _ in range(5)])
+    networks = SirenForm(30.0, convention).label(networks)
     torch.manual_seed(0)
     matrix, shift = AffineMaps(mirror=mirror).sample(5)
     points = image_grid(7, 5, dtype=torch.float64)
-    moved = render(move_networks(networks, matrix, shift, convention=convention), points, convention=convention)
+    moved = render(move_networks(networks, matrix, shift), points)
     mapped = points @ matrix.double().mT + shift.double()[:, None]
-    torch.testing.assert_close(moved, render(networks, mapped, convention=convention))
+    torch.testing.assert_close(moved, render(networks, mapped))
 
 
 def test_affine_maps_are_mild_and_mirror_every_second_network():

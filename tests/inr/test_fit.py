@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, native
-from neuralfunctionals.inr import RECIPES, FitRecipe, fit, fit_values, image_grid, initial_weights, psnr, render
+from neuralfunctionals.inr import (
+    RECIPES,
+    FitRecipe,
+    SirenForm,
+    fit,
+    fit_values,
+    image_grid,
+    initial_weights,
+    psnr,
+    render,
+)
 from neuralfunctionals.inr.fit import mean_squared_gradients
 from neuralfunctionals.kernels import siren_fit
 
@@ -35,7 +45,7 @@ def test_written_gradients_are_those_of_autograd(engine, widths):
     spec = NetworkSpec.mlp(widths)
     parameters, points, targets = batch(spec, 4)
     tensor = parameters.clone().requires_grad_()
-    values = render(WeightSpaceFeatures(spec, tensor[..., None]), points, omega=20.0)
+    values = render(WeightSpaceFeatures(SirenForm(20.0).complete(spec), tensor[..., None]), points)
     expected = (values - targets).square().flatten(1).mean(1)
     expected.sum().backward()
     assert tensor.grad is not None
@@ -78,7 +88,7 @@ def test_training_follows_torch_optimizers(engine, recipe):
 def test_the_reported_psnr_is_that_of_the_rendered_picture(engine, convention):
     images = pictures(4, channels=3)
     result = fit(images, recipe=SHORT, engine=engine, convention=convention)
-    values = render(result.features, image_grid(9, 8), convention=convention)
+    values = render(result.features, image_grid(9, 8))
     expected = psnr(values, images.float().view(4, -1, 3) / 127.5 - 1)
     torch.testing.assert_close(result.psnr_db, expected, atol=0.01, rtol=0)
 

@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 from neuralfunctionals import WeightSpaceFeatures
 from neuralfunctionals.inr import Siren, SirenForm, convert, image_bytes, image_grid, image_values, render
 from neuralfunctionals.testing import random_features
+from neuralfunctionals.weight_space import NetworkSpec
 from strategies import mlp_specs
 
 forms = st.builds(SirenForm, st.sampled_from([1.0, 20.0, 30.0, 45.5]), st.sampled_from(["paper", "dws"]))
@@ -14,26 +15,27 @@ forms = st.builds(SirenForm, st.sampled_from([1.0, 20.0, 30.0, 45.5]), st.sample
 
 @given(spec=mlp_specs(), source=forms, target=forms)
 def test_converted_networks_show_the_same(spec, source, target):
-    networks = random_features(spec, channels=1, batch=2).to(torch.float64)
+    networks = source.label(random_features(spec, channels=1, batch=2).to(torch.float64))
     points = torch.randn(5, spec.widths[0], dtype=torch.float64)
-    shown = render(networks, points, omega=source.omega, convention=source.convention)
-    converted = convert(networks, source, target)
-    found = render(converted, points, omega=target.omega, convention=target.convention)
-    torch.testing.assert_close(found, shown, atol=1e-9, rtol=1e-9)
-    torch.testing.assert_close(convert(converted, target, source).tensor, networks.tensor)
+    shown = render(networks, points)
+    converted = convert(networks, target)
+    assert SirenForm.of(converted.spec, assumed=target) == target
+    torch.testing.assert_close(render(converted, points), shown, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(convert(converted, source).tensor, networks.tensor)
+    assert torch.equal(convert(networks, converted.spec).tensor, converted.tensor)
 
 
 def test_every_channel_is_converted_and_gradients_flow():
-    networks = WeightSpaceFeatures.from_modules([Siren(), Siren()])
+    networks = WeightSpaceFeatures.from_modules([Siren(omega=20.0), Siren(omega=20.0)])
     both = WeightSpaceFeatures.stack([networks, 2.0 * networks])
     both.tensor.requires_grad_()
-    source, target = SirenForm(20.0, "paper"), SirenForm(30.0, "dws")
-    converted = convert(both, source, target)
-    expected = convert(networks, source, target).tensor
+    target = SirenForm(30.0, "dws")
+    converted = convert(both, target)
+    expected = convert(networks, target).tensor
     assert torch.equal(converted.tensor, torch.cat([expected, 2 * expected], dim=-1))
     converted.tensor.sum().backward()
     assert (both.tensor.grad != 0).all()
-    assert convert(networks, source, source) is networks
+    assert convert(networks, SirenForm(20.0)) is networks
 
 
 @pytest.mark.parametrize(
@@ -66,5 +68,18 @@ def test_points_stand_row_first_in_every_form():
     siren = Siren(seed=1)
     networks = WeightSpaceFeatures.from_modules([siren])
     grid = image_grid(3, 5)
-    theirs = convert(networks, SirenForm(), SirenForm(10.0, "dws"))
-    torch.testing.assert_close(render(theirs, grid, omega=10.0, convention="dws")[0], siren(grid), atol=1e-5, rtol=0)
+    theirs = convert(networks, SirenForm(10.0, "dws"))
+    torch.testing.assert_close(render(theirs, grid)[0], siren(grid), atol=1e-5, rtol=0)
+
+
+def test_a_form_completes_a_spec_that_does_not_tell_its_own():
+    silent, told = NetworkSpec.mlp([2, 4, 1]), NetworkSpec.siren([2, 4, 1], 20.0, "dws")
+    form = SirenForm(20.0, "dws")
+    assert SirenForm.of(silent) == SirenForm()
+    assert SirenForm.of(silent, assumed=form) == SirenForm.of(told) == form
+    assert form.complete(silent).matches(told)
+    assert form.complete(told) is told
+    with pytest.raises(ValueError, match="with omega 30 and convention paper, but these have omega 20"):
+        SirenForm().complete(told)
+    with pytest.raises(ValueError, match="Expected sine networks, but the networks .* have the activation tanh"):
+        SirenForm.of(NetworkSpec.mlp([2, 4, 1], "tanh"))

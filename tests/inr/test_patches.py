@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from neuralfunctionals.inr import Siren, patch_pixels, render_images, render_patches
+from neuralfunctionals.inr import Siren, SirenForm, patch_pixels, render_images, render_patches
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 SIZES = st.integers(1, 70)
@@ -51,10 +51,10 @@ def test_equals_each_network_rendered_whole_and_cut(height, width, grid_size):
 
 
 def test_one_network_for_all_patches_shows_what_it_shows_alone():
-    networks = WeightSpaceFeatures.from_modules([Siren([2, 8, 3])] * 9)
     for convention in ("paper", "dws"):
-        alone = render_images(networks[[0]], 13, 11, convention=convention)
-        torch.testing.assert_close(render_patches(networks, 13, 11, grid_size=3, convention=convention), alone)
+        networks = SirenForm(30.0, convention).label(WeightSpaceFeatures.from_modules([Siren([2, 8, 3])] * 9))
+        alone = render_images(networks[[0]], 13, 11)
+        torch.testing.assert_close(render_patches(networks, 13, 11, grid_size=3), alone)
 
 
 def test_refuses_networks_that_do_not_fill_the_patches():

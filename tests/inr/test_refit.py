@@ -24,8 +24,8 @@ def test_refitted_networks_show_the_edited_picture_and_stay_near_the_old_ones():
 @pytest.mark.parametrize("convention", ["paper", "dws"])
 def test_any_function_of_pictures_will_do(convention):
     networks = fit(IMAGES[:2], convention=convention).features
-    inverted = refit(networks, lambda pictures: 255 - pictures, convention=convention).features
-    shown, before = (render_images(x, 28, 28, convention=convention) for x in (inverted, networks))
+    inverted = refit(networks, lambda pictures: 255 - pictures).features
+    shown, before = (render_images(x, 28, 28) for x in (inverted, networks))
     assert (shown + before).square().mean() < 0.02
 
 

@@ -58,7 +58,7 @@ def test_a_start_is_the_same_on_every_machine():
 
 def test_starts_follow_the_published_ranges():
     spec = NetworkSpec.mlp([2, 64, 64, 3])
-    batch = initial_weights(spec, torch.stack([torch.arange(50), torch.zeros(50, dtype=torch.int64)], 1), omega=30.0)
+    batch = initial_weights(spec, torch.stack([torch.arange(50), torch.zeros(50, dtype=torch.int64)], 1))
     features = WeightSpaceFeatures.from_vectors(spec, batch)
     limits = [(1 / 2, 2**-0.5), ((6 / 64) ** 0.5 / 30, 1 / 8), ((6 / 64) ** 0.5 / 30, 1 / 8)]
     for (weight_limit, bias_limit), weight, bias in zip(limits, features.weights, features.biases, strict=True):
@@ -66,15 +66,16 @@ def test_starts_follow_the_published_ranges():
             assert 0.95 * limit < values.abs().max() <= limit
             assert values.mean().abs() < 0.15 * limit
             assert values.std().item() == pytest.approx(limit / 3**0.5, rel=0.1)
-    zeros = WeightSpaceFeatures.from_vectors(spec, initial_weights(spec, items((0, 0)), convention="dws"))
+    spec = NetworkSpec.siren([2, 64, 64, 3], convention="dws")
+    zeros = WeightSpaceFeatures.from_vectors(spec, initial_weights(spec, items((0, 0))))
     assert all(bool((b == 0).all()) for b in zeros.biases)
 
 
 def test_conventions_convert_exactly_and_mean_what_they_say():
     sirens = WeightSpaceFeatures.from_modules([Siren([2, 8, 8, 3]) for _ in range(3)])
-    other = convert_convention(sirens, "paper", "dws")
-    assert torch.equal(convert_convention(other, "dws", "paper").tensor, sirens.tensor)
-    assert convert_convention(sirens, "dws", "dws") is sirens
+    other = convert_convention(sirens, "dws")
+    assert torch.equal(convert_convention(other, "paper").tensor, sirens.tensor)
+    assert convert_convention(other, "dws") is other
     # As its authors evaluate it: column first, plus 0.5, a pixel in [0, 1].
     grid = image_grid(5, 7)
     pixels = torch.stack([m(grid.flip(1)) for m in other.to_modules(Siren([2, 8, 8, 3]))]) + 0.5
@@ -86,4 +87,4 @@ def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="dense layers with biases"):
         initial_weights(cnn, items((0, 0)))
     with pytest.raises(ValueError, match="one of \\['paper', 'dws'\\], but got 'nfn'"):
-        convert_convention(WeightSpaceFeatures.from_modules([Siren()]), "nfn", "paper")
+        convert_convention(WeightSpaceFeatures.from_modules([Siren()]), "nfn")

@@ -141,8 +141,6 @@ def equivariant_linear(layer, features, average=False):
                     for size in range(len(shared) + 1):
                         for kept in itertools.combinations(shared, size):
                             matrix = parameters_for(layer, t, s, kept)
-                            if matrix is None:
-                                continue
                             same = dict(zip(target.axes, place, strict=True))
                             values = [
                                 value
@@ -157,13 +155,9 @@ def equivariant_linear(layer, features, average=False):
 def parameters_for(layer, t, s, kept):
     """The matrix from array s to array t that keeps these axes."""
     groups, C, D = layer.groups, layer.in_channels, layer.out_channels
-    if len(kept) == 2:
-        return layer.entry_maps[str(t)].weight if s == t else None
-    if len(kept) == 1:
-        touching = [n for n, g in enumerate(groups) if kept[0] in g.axes]
-        weight = layer.neuron_maps[str(kept[0])].weight
-        return block_of(weight, touching.index(t), touching.index(s), [groups[n] for n in touching], C, D)
-    return block_of(layer.network_map.weight, t, s, groups, C, D)
+    weight = next(layer._map(axes).weight for axes in layer.terms if set(axes) == set(kept))
+    having = [n for n, g in enumerate(groups) if set(kept) <= set(g.axes)]
+    return block_of(weight, having.index(t), having.index(s), [groups[n] for n in having], C, D)
 
 
 def block_of(parameter, t, s, groups, C, D):
@@ -190,10 +184,13 @@ def write_place(spec, folded, entries, neurons, value):
 
 
 def neuron_states(layer, features):
-    """States of single neurons as dictionaries from (layer, neuron); messages summed one weight at a time."""
+    """States of single neurons as dictionaries from (axis, neuron); messages summed one weight at a time.
+
+    For specs whose groups have at most two axes, none nested in another.
+    """
     spec, n = features.spec, features.spec.widths
-    fixed = (0, spec.num_layers) if layer.symmetry == "HNP" else ()
-    free = [i for i in range(spec.num_layers + 1) if i not in fixed]
+    fixed = spec.fixed_axes(layer.symmetry)
+    free = [i for i in range(len(spec.axes)) if i not in fixed]
     results = []
     for network in range(len(features)):
         x = features[network]
@@ -217,18 +214,18 @@ def neuron_states(layer, features):
                     mine = [(p, v.flatten()) for (h_, p), v in entries.items() if h_ is g and p[g.axes.index(i)] == j]
                     values = [v for _, v in mine]
                     others = [a for a in g.axes if a != i]
-                    if g.kind == "bias":
+                    if g.kind != "weight" and len(g.axes) == 1:
                         seen += values
                         if layer.omega is not None:
                             angle = layer.omega * x.group(g)[0][j]
                             seen += [angle.sin(), angle.cos()]
-                    elif others[0] in fixed:
+                    elif all(a in fixed for a in others):
                         # A fixed neuron's kernel positions and channels stand together, as in FoldedGroup.
                         seen += [torch.cat(values), torch.cat(values).abs()]
                     else:
                         seen += [sum(values) / len(values), sum(v.abs() for v in values) / len(values)]
                 h[i, j] = layer.read_neurons[str(i)](torch.cat(seen)) + layer.read_network[str(i)](whole)
-        joints = [g for g in spec.groups if g.kind == "weight" and all(a in free for a in g.axes)]
+        joints = [g for g in spec.groups if len(g.axes) == 2 and all(a in free for a in g.axes)]
         gate = {
             (g, place): layer.gates.maps[joints.index(g)].weight @ v.flatten()
             for (g, place), v in entries.items()

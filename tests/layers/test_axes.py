@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import reference
 import torch
 from architectures import Gpt, Recurrent
 from torch import nn
@@ -113,7 +114,7 @@ def test_a_layer_that_treats_all_entries_alike_is_not_minimal():
         assert_minimal(layers.Pointwise(SPECS["residual"], 2, 2))
 
 
-# Slow loops from the general formulas; all neurons permute, and there are no inner positions.
+# Slow loops from the general formulas; those of attention are for networks whose neurons all permute, without kernels.
 
 
 def entries_of(spec):
@@ -121,25 +122,6 @@ def entries_of(spec):
     for n, group in enumerate(spec.groups):
         for place, index in enumerate(itertools.product(*map(range, group.shape))):
             yield n, dict(zip(group.axes, index, strict=True)), group.start + place
-
-
-def linear_by_loops(layer, features):
-    spec = features.spec
-    result = torch.zeros(len(features), spec.num_entries, layer.out_channels, dtype=torch.float64)
-    subsets = {
-        frozenset(s) for g in spec.groups for r in range(len(g.axes) + 1) for s in itertools.combinations(g.axes, r)
-    }
-    for shared in subsets:
-        having = [n for n, g in enumerate(spec.groups) if shared <= set(g.axes)]
-        linear = next(layer._map(axes) for axes in layer.terms if set(axes) == shared)
-        for index in itertools.product(*(range(spec.widths[a]) for a in sorted(shared))):
-            at = dict(zip(sorted(shared), index, strict=True))
-            here = [(n, p) for n, where, p in entries_of(spec) if n in having and at.items() <= where.items()]
-            pooled = [features.tensor[:, [p for m, p in here if m == n]].mean(1) for n in having]
-            mapped = linear(torch.cat(pooled, dim=-1)).unflatten(-1, (len(having), -1))
-            for n, p in here:
-                result[:, p] += mapped[:, having.index(n)]
-    return result
 
 
 def attention_by_loops(layer, features):
@@ -163,12 +145,28 @@ def attention_by_loops(layer, features):
 
 
 @pytest.mark.parametrize("name", ["residual", "norm"])
-def test_linear_layers_match_slow_loops(name):
+@pytest.mark.parametrize("symmetry", ["NP", "HNP"])
+def test_linear_layers_match_slow_loops(name, symmetry):
     spec = SPECS[name]
     assert not spec.is_chain
-    assert not spec.has_kernels
-    layer, x = layers.NPLinear(spec, 2, 3).double(), random_features(spec, 2)
-    torch.testing.assert_close(layer(x).tensor, linear_by_loops(layer, x), rtol=0, atol=1e-10)
+    layer, x = EQUIVARIANT["linear"](spec, symmetry).double(), random_features(spec, 2)
+    expected = reference.equivariant_linear(layer, x)
+    torch.testing.assert_close(layer(x).tensor, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["residual", "norm"])
+@pytest.mark.parametrize("symmetry", ["NP", "HNP"])
+def test_message_passing_matches_slow_loops(name, symmetry):
+    layer = layers.NeuronStates(SPECS[name], 2, 4, symmetry=symmetry, num_rounds=2, num_gates=2).double()
+    for part in layer.read_network.values():  # they start at zero, which would hide what they read
+        nn.init.normal_(part.weight)
+    x = random_features(SPECS[name], 2)
+    states = layer(x)
+    for network, (expected, whole) in enumerate(reference.neuron_states(layer, x)):
+        torch.testing.assert_close(states.network[network], whole, rtol=0, atol=1e-10)
+        assert sum(h.shape[1] for h in states.neurons.values()) == len(expected)
+        for (axis, neuron), value in expected.items():
+            torch.testing.assert_close(states.neurons[axis][network, neuron], value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["residual", "norm"])

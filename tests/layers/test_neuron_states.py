@@ -7,6 +7,7 @@ from neuralfunctionals import NetworkSpec, NeuronPermutation, WeightSpaceFeature
 from neuralfunctionals.layers import NeuronStates
 from neuralfunctionals.layers.neuron_states import StateCrossAttention, StatePool, WriteEntries
 from neuralfunctionals.testing import random_features
+from neuralfunctionals.weight_space import Activation
 from strategies import network_specs
 
 symmetries = st.sampled_from(["NP", "HNP"])
@@ -28,7 +29,8 @@ def make(spec, symmetry="HNP", **options):
     omega=st.sampled_from([None, 3.0]),
 )
 def test_equals_the_loop_over_neurons(spec, symmetry, num_gates, num_rounds, omega):
-    layer = make(spec, symmetry, num_gates=num_gates, num_rounds=num_rounds, omega=omega)
+    spec = spec if omega is None else spec.with_activation(Activation("sine", omega))
+    layer = make(spec, symmetry, num_gates=num_gates, num_rounds=num_rounds)
     features = random_features(spec, 2)
     states = layer(features)
     for network, (expected, whole) in enumerate(reference.neuron_states(layer, features)):

@@ -6,6 +6,7 @@ from neuralfunctionals import NetworkSpec, NeuronPermutation
 from neuralfunctionals.inr import render
 from neuralfunctionals.layers import Probes
 from neuralfunctionals.testing import random_features
+from neuralfunctionals.weight_space import Activation
 
 widths = st.lists(st.integers(1, 4), min_size=2, max_size=5)
 
@@ -13,11 +14,11 @@ widths = st.lists(st.integers(1, 4), min_size=2, max_size=5)
 @settings(max_examples=20)
 @given(widths=widths, derivatives=st.booleans())
 def test_equals_single_networks_run_neuron_by_neuron(widths, derivatives):
-    spec = NetworkSpec.mlp(widths)
-    probes = Probes(spec, 5, omega=2.0, derivatives=derivatives).double()
+    spec = NetworkSpec.mlp(widths).with_activation(Activation("sine", 2.0))
+    probes = Probes(spec, 5, derivatives=derivatives).double()
     networks = 0.3 * random_features(spec, batch=2)
     values = probes(networks)
-    torch.testing.assert_close(values.outputs, render(networks, probes.points, omega=2.0).flatten(1))
+    torch.testing.assert_close(values.outputs, render(networks, probes.points).flatten(1))
     for number in range(2):
         weights = [w[number, ..., 0] for w in networks.weights]
         biases = [b[number, ..., 0] for b in networks.biases]

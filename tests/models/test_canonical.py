@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from models.test_models import ARRAY, EQUIVARIANT, INVARIANT, SPECS, as_tensor
+from models.test_models import ARRAY, EQUIVARIANT, INVARIANT, SPECS, as_tensor, sines
 from neuralfunctionals import NetworkSpec, NeuronPermutation, SineSymmetry, canonicalize, models
 from neuralfunctionals.models import Canonical
 from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
@@ -14,6 +14,7 @@ from strategies import mlp_specs
 
 OMEGA = 3.0
 SPEC = SPECS[0]
+SINES = sines(SPEC, OMEGA)
 seeds = st.integers(0, 100)
 
 
@@ -31,7 +32,7 @@ def close(a, b):
 @settings(max_examples=8)
 @given(spec=mlp_specs(biases=st.booleans()), seed=seeds)
 def test_editors_are_equivariant_to_the_whole_group(name, spec, seed):
-    editor = Canonical(EQUIVARIANT[name](spec), omega=OMEGA).double().eval()
+    editor = Canonical(EQUIVARIANT[name](spec), symmetry=sines(spec, OMEGA).symmetry).double().eval()
     x, g = random_features(spec, seed=seed), draw(spec, seed, editor.symmetry)
     close(editor(g(x)).tensor, g.on_differences(editor(x)).tensor)
     close((g(x) + editor(g(x))).tensor, g(x + editor(x)).tensor)
@@ -42,7 +43,7 @@ def test_editors_are_equivariant_to_the_whole_group(name, spec, seed):
 @settings(max_examples=8)
 @given(spec=mlp_specs(biases=st.booleans()), seed=seeds)
 def test_readers_are_invariant_to_the_whole_group(name, spec, seed):
-    reader = Canonical(INVARIANT[name](spec), omega=OMEGA).double().eval()
+    reader = Canonical(INVARIANT[name](spec), symmetry=sines(spec, OMEGA).symmetry).double().eval()
     x, g = random_features(spec, seed=seed), draw(spec, seed, reader.symmetry)
     close(reader(g(x)), reader(x))
     assert_invariant(reader, seed=seed, trials=2)
@@ -56,22 +57,22 @@ def test_a_reader_without_it_sees_another_network():
 
 @pytest.mark.parametrize("encoder", ["nft", "nfn", "neuron-graph"])
 def test_latents_of_inr2array_are_invariant_to_the_whole_group(encoder):
-    model = models.Inr2Array(SPEC, encoder=encoder, canonical="sine", omega=OMEGA, **ARRAY).double().eval()
+    model = models.Inr2Array(SINES, encoder=encoder, canonical=SINES.symmetry, **ARRAY).double().eval()
     x, g = random_features(SPEC), draw(SPEC, 0, "HNP")
     close(model.encode(g(x)), model.encode(x))
     assert len(model(x)) == 2 * 4
 
 
 def test_the_model_sees_the_canonical_form():
-    reader = Canonical(INVARIANT["StatNN"](SPEC), omega=OMEGA).double()
+    reader = Canonical(INVARIANT["StatNN"](SPEC), symmetry=SINES.symmetry).double()
     x = random_features(SPEC)
-    close(reader(x), reader.model(canonicalize(x, OMEGA)[0]))
+    close(reader(x), reader.model(canonicalize(x, SINES.symmetry)[0]))
 
 
 MODELS = {
-    "editor": lambda: Canonical(EQUIVARIANT["NeuronGraphNet"](SPEC), omega=5.0),
+    "editor": lambda: Canonical(EQUIVARIANT["NeuronGraphNet"](SPEC)),
     "reader": lambda: Canonical(INVARIANT["NFT HNP pool"](SPEC)),
-    "Inr2Array": lambda: models.Inr2Array(SPEC, canonical="sine", **ARRAY),
+    "Inr2Array": lambda: models.Inr2Array(SINES, canonical=SINES.symmetry, **ARRAY),
 }
 
 
@@ -102,9 +103,11 @@ def test_compiles_into_one_graph(name):
 def test_what_has_no_canonical_form_is_refused_with_the_reason(tmp_path):
     cases = [
         (lambda: Canonical(EQUIVARIANT["NFT"](SPECS[1])), "made of dense layers"),
-        (lambda: Canonical(EQUIVARIANT["NFT"](SPEC), omega=-1.0), "to be positive and finite, but got -1.0"),
-        (lambda: Canonical(models.Inr2Array(SPEC, **ARRAY)), r"Inr2Array\(canonical='sine'\)"),
-        (lambda: models.Inr2Array(SPEC, canonical="sin", **ARRAY), "canonical 'none' or 'sine'"),  # pyright: ignore
+        (
+            lambda: Canonical(EQUIVARIANT["NeuronGraphNet"](SPEC), symmetry=sines(SPEC, 5.0).symmetry),
+            "Expected the symmetry of networks .* which the model reads, but got .* phases",
+        ),
+        (lambda: Canonical(models.Inr2Array(SPEC, **ARRAY)), r"Inr2Array\(canonical=spec.symmetry\)"),
         (lambda: MODELS["editor"]()(random_features(NetworkSpec.mlp([5, 5]))), "Canonical expected networks"),
         (lambda: Canonical.from_pretrained(tmp_path), "does not hold a Canonical: it holds a StatNN"),
     ]

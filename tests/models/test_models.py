@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, models, native
 from neuralfunctionals.testing import assert_equivariant, assert_invariant, random_features
+from neuralfunctionals.weight_space import Activation
 from operators import operators
 from strategies import network_specs
 
@@ -15,6 +16,11 @@ NFT = {"channels": 16, "num_blocks": 1, "hidden_channels": 16, "num_heads": 4, "
 SPATIAL = {"channels": [4], "num_frequencies": 2, "grid_size": 3, "latent_channels": 4, "num_heads": 2}
 ARRAY = {k: NFT[k] for k in ("channels", "num_blocks", "hidden_channels", "num_heads", "latent_channels")}
 ARRAY |= {"grid_size": 2, "decoder_channels": 5}
+
+
+def sines(spec, omega=2.0):
+    return spec.with_activation(Activation("sine", omega))
+
 
 EQUIVARIANT = {
     "NFT": lambda spec: models.NFT(spec, **NFT),
@@ -28,7 +34,7 @@ EQUIVARIANT = {
     "NFN NP": lambda spec: models.NFN(spec, channels=(3, 3)),
     "NFN HNP": lambda spec: models.NFN(spec, symmetry="HNP", channels=(4, 4), residual=True),
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
-    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(spec, channels=16, num_rounds=2, omega=3.0, rank=2),
+    "NeuronGraphNet": lambda spec: models.NeuronGraphNet(sines(spec, 3.0), channels=16, num_rounds=2, rank=2),
     "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(
         spec, channels=16, num_rounds=3, symmetry="NP", num_gates=2
     ),
@@ -61,15 +67,15 @@ AUTOENCODERS = {
     "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
 }
 ASKING = {
-    "NFT probes": lambda spec: models.NFT(spec, probes=3, omega=2.0, state_channels=16, **NFT),
+    "NFT probes": lambda spec: models.NFT(sines(spec), probes=3, state_channels=16, **NFT),
     "NFT states and probes": lambda spec: models.NFT(
-        spec, probes=3, neuron_states=1, omega=2.0, state_channels=16, pooling="HNP", head_channels=[5], **NFT
+        sines(spec), probes=3, neuron_states=1, state_channels=16, pooling="HNP", head_channels=[5], **NFT
     ),
-    "NeuronGraphNet probes": lambda spec: models.NeuronGraphNet(spec, channels=16, probes=3, omega=2.0),
+    "NeuronGraphNet probes": lambda spec: models.NeuronGraphNet(sines(spec), channels=16, probes=3),
     "NeuronGraphNet vector, probes": lambda spec: models.NeuronGraphNet(
-        spec, channels=16, probes=3, omega=2.0, pooling="vector", head_channels=[5]
+        sines(spec), channels=16, probes=3, pooling="vector", head_channels=[5]
     ),
-    "RenderCNN": lambda spec: models.RenderCNN(spec, out_channels=2, image_size=8, channels=2, omega=2.0),
+    "RenderCNN": lambda spec: models.RenderCNN(sines(spec), out_channels=2, image_size=8, channels=2),
 }
 """Models that also run the networks: sine networks only."""
 ON_WEIGHTS = {**{f"{k} (equivariant)": v for k, v in EQUIVARIANT.items()}, **INVARIANT, **AUTOENCODERS}
@@ -89,7 +95,8 @@ def test_every_public_model_is_checked_here():
 def test_leagues_follow_from_the_model():
     assert {models.league(make(SPECS[0])) for make in ON_WEIGHTS.values()} == {"weights only"}
     assert {models.league(make(SPECS[0])) for make in ASKING.values()} == {"asks the function"}
-    array = models.Inr2Array(SPECS[0], encoder="neuron-graph", probes=2, canonical="sine", **ARRAY)
+    spec = sines(SPECS[0])
+    array = models.Inr2Array(spec, encoder="neuron-graph", probes=2, canonical=spec.symmetry, **ARRAY)
     assert models.league(array) == "asks the function"
 
 
@@ -322,3 +329,25 @@ def test_loading_the_wrong_class_or_name_is_refused_with_the_reason(tmp_path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="Found no model 'nobody/nothing'"):
         models.NFT.from_pretrained("nobody/nothing", cache_dir=tmp_path, local_files_only=True)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", [*ON_WEIGHTS, *ASKING, "Canonical editor", "Canonical reader"])
+def test_transforms_of_torch_func_work(name):
+    canonical = {
+        "Canonical editor": lambda spec: models.Canonical(EQUIVARIANT["NeuronGraphNet"](spec)),
+        "Canonical reader": lambda spec: models.Canonical(INVARIANT["NFT HNP pool"](spec)),
+    }
+    model = {**ON_WEIGHTS, **ASKING, **canonical}[name](SPECS[0]).double().eval()
+    x = random_features(SPECS[0]).tensor
+
+    def call(tensor):
+        return as_tensor(model(WeightSpaceFeatures(SPECS[0], tensor)))
+
+    each = torch.func.vmap(lambda one: call(one[None]).flatten())(x)
+    torch.testing.assert_close(each.flatten(), call(x).flatten(), rtol=1e-9, atol=1e-12)
+    jacobian = torch.func.jacrev(lambda one: call(one[None]).flatten())(x[0])
+    inputs = x[:1].clone().requires_grad_()
+    output = call(inputs).flatten()
+    (row,) = torch.autograd.grad(output[-1], inputs)
+    torch.testing.assert_close(jacobian[-1], row[0], rtol=1e-7, atol=1e-12)

@@ -1,10 +1,11 @@
-from dataclasses import replace
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from neuralfunctionals.tasks import EvalBatches, TrainBatches
+from neuralfunctionals.weight_space import NetworkSymmetry, WeightSpaceFeatures
 
 
 def items_of(items):
@@ -35,17 +36,26 @@ def test_a_continued_stretch_sees_what_the_whole_one_would_have_seen(sirens, sto
     assert list(make(sirens, 10, length=12 - stop, first=lambda: stop)) == whole[stop:]
 
 
-def test_items_are_arranged_many_at_a_time_and_each_before_its_batch(sirens, monkeypatch):
+def test_canonical_forms_are_made_many_at_a_time_and_each_before_its_batch(sirens, monkeypatch):
     monkeypatch.setattr("neuralfunctionals.tasks.batches.READ_AHEAD", 12)
     sizes = []
 
-    def arrange(items):
-        sizes.append(len(items.source_index))
-        return replace(items, source_index=-items.source_index)
+    @dataclass(frozen=True)
+    class Counted(NetworkSymmetry):
+        def canonicalize(self, features):
+            sizes.append(len(features))
+            return super().canonicalize(features)
 
-    plain, arranged = list(make(sirens, 10, length=7)), list(make(sirens, 10, length=7, arrange=arrange))
-    assert arranged == [[-item for item in batch] for batch in plain]
+    def read(canonical):
+        batches = TrainBatches(
+            sirens, lambda items: items.features.tensor, batch_size=4, seed=3, length=7, canonical=canonical
+        )
+        return torch.stack(list(batches))
+
+    plain, canonical = read(None), read(Counted(sirens.spec))
     assert sizes == [12, 12, 4]  # whole batches of 4
+    expected = [sirens.spec.symmetry.canonicalize(WeightSpaceFeatures(sirens.spec, x))[0].tensor for x in plain]
+    assert torch.equal(canonical, torch.stack(expected))
 
 
 def test_epochs_and_seeds_give_other_orders(sirens):

@@ -128,16 +128,16 @@ def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
         ClassifyTask(latent_classifier(), mixup_alpha=-1)
 
 
-def test_networks_are_canonical_as_they_are_read_and_training_is_the_same(sirens, tmp_path):
+def test_networks_are_canonical_as_they_are_read_and_training_is_the_same(sirens, tmp_path, monkeypatch):
     read, trained = {}, {}
     for name in ("arranged", "plain"):
         torch.manual_seed(0)
         task = ClassifyTask(ON_WEIGHTS["canonical"]())
         if name == "plain":
-            task.arrange = lambda items: items
+            monkeypatch.setattr(ClassifyTask, "canonical", None)
         train(task, sirens, tmp_path / name, TrainingConfig(steps=4, batch_size=8, val_every=4), progress=False)
         trained[name] = task.model.state_dict()
-        batches = TrainBatches(sirens, task.prepare, arrange=task.arrange, batch_size=8, seed=0, length=1)
+        batches = TrainBatches(sirens, task.prepare, canonical=task.canonical, batch_size=8, seed=0, length=1)
         read[name] = next(iter(batches)).inputs
     assert not read["arranged"].tensor.equal(read["plain"].tensor)
     assert read["arranged"].tensor.equal(canonicalize(read["plain"])[0].tensor)

@@ -52,7 +52,7 @@ class Repeat(nn.Module):
 @pytest.mark.parametrize("augment", ["none", "turns"])
 def test_repeating_the_network_has_no_error_against_it_and_that_of_the_fit_against_the_image(sirens, augment):
     items = sirens.split("test")[:]
-    options = {"augment": augment, "convention": sirens.provenance["convention"]}
+    options = {"augment": augment}
     for target, expected in (("inr", 0.0), ("image", None)):
         task = ReconstructTask(Repeat(), target=target, **options)
         batch = task.prepare(items)

@@ -57,12 +57,16 @@ def test_what_is_no_symmetry_is_called_a_change(models, exhibit):
 class Shown(torch.nn.Module):
     """Answers with what networks of a form show at ten points."""
 
+    spec = NetworkSpec.siren([2, 32, 32, 1], 20.0, "dws")
+
     def forward(self, networks):
-        return render(networks, image_grid(2, 5), omega=20.0, convention="dws")[..., 0]
+        return render(networks, image_grid(2, 5))[..., 0]
 
 
 class Doubled(torch.nn.Module):
     """Doubles what networks show."""
+
+    spec = Shown.spec
 
     def forward(self, networks):
         change = torch.zeros_like(networks.tensor)
@@ -71,11 +75,8 @@ class Doubled(torch.nn.Module):
 
 
 def test_models_of_another_form_read_and_edit_the_networks_of_the_page(models, exhibit):
-    form = {"omega": 20.0, "convention": "dws"}
-    other = Models(
-        {"double": EditTask(Doubled(), edit="dilate", **form)}, ClassifyTask(Shown(), **form), models.autoencoder
-    )
-    assert other.classifier.form == SirenForm(**form)
+    other = Models({"double": EditTask(Doubled(), edit="dilate")}, ClassifyTask(Shown()), models.autoencoder)
+    assert other.classifier.form == SirenForm(20.0, "dws")
     expected = render(exhibit.network, image_grid(2, 5))[0, :, 0].softmax(-1)
     torch.testing.assert_close(exhibit.read(other).reading.probabilities, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(exhibit.edited(other, "double").image, 2 * exhibit.image, atol=1e-3, rtol=1e-3)

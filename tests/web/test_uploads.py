@@ -15,7 +15,7 @@ from test_digits import url
 from neuralfunctionals.inr import Siren, SirenForm, convert
 from neuralfunctionals.web import cards
 from neuralfunctionals.web.digits import samples
-from neuralfunctionals.web.exhibit import FORM, SPEC, Exhibit
+from neuralfunctionals.web.exhibit import SPEC, Exhibit
 from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES, read_network
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
@@ -59,7 +59,7 @@ def test_every_kind_of_file_becomes_the_exhibit(state_dict, fitted):
 
 @pytest.mark.parametrize("form", [SirenForm(20.0, "paper"), SirenForm(30.0, "dws"), SirenForm(17.5, "dws")])
 def test_networks_of_another_form_show_the_same(fitted, form):
-    own = convert(fitted.fitted, FORM, form).to_state_dicts()[0]
+    own = convert(fitted.fitted, form).to_state_dicts()[0]
     exhibit = Exhibit.from_source(source(saved(own), form.omega, form.convention))
     torch.testing.assert_close(exhibit.image, fitted.image, atol=1e-3, rtol=1e-3)
     assert (Exhibit.from_source(source(saved(own))).image - fitted.image).abs().max() > 0.1

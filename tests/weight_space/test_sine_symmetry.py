@@ -95,7 +95,7 @@ def test_one_neuron_by_hand():
 def test_the_function_stays_the_same(spec, seed, batch):
     x = random_features(spec)
     points = torch.randn(7, spec.widths[0], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    for same in (draw(spec, seed, batch)(x), canonicalize(x, OMEGA)[0]):
+    for same in (draw(spec, seed, batch)(x), canonicalize(x, omega=OMEGA)[0]):
         torch.testing.assert_close(render_plainly(same, points), render_plainly(x, points), rtol=0, atol=1e-9)
 
 
@@ -103,25 +103,25 @@ def test_the_function_stays_the_same(spec, seed, batch):
 @pytest.mark.parametrize("widths", [[2, 32, 32, 1], [2, 16, 16, 16, 16, 3]])
 def test_sirens_of_both_conventions_render_the_same(convention, widths):
     sirens = WeightSpaceFeatures.from_modules([Siren(widths, seed=n).double() for n in range(3)])
-    sirens = convert_convention(sirens, "paper", convention)
+    sirens = convert_convention(sirens, convention)
     grid = image_grid(9, 9).double()
-    picture = render(sirens, grid, convention=convention)
+    picture = render(sirens, grid)
     g = NeuronPermutation.random(sirens.spec) @ SineSymmetry.random(sirens.spec, batch=3)
     for same in (g(sirens), canonicalize(sirens)[0]):
         assert (same.tensor - sirens.tensor).abs().max() > 0.01
-        torch.testing.assert_close(render(same, grid, convention=convention), picture, rtol=0, atol=1e-9)
+        torch.testing.assert_close(render(same, grid), picture, rtol=0, atol=1e-9)
 
 
 @settings(max_examples=200)
 @given(spec=sine_specs, seed=seeds, dtype=st.sampled_from([torch.float64, torch.float32]))
 def test_canonical_biases_lie_in_the_quarter_turn(spec, seed, dtype):
     x = boundary_networks(spec, seed, dtype)
-    canonical, element = canonicalize(x, OMEGA)
+    canonical, element = canonicalize(x, omega=OMEGA)
     rounding = 128 * torch.finfo(dtype).eps
     for bias in canonical.biases[:-1]:
         assert ((OMEGA * bias >= -rounding) & (OMEGA * bias <= math.pi / 2 + rounding)).all()
     assert torch.equal(element(x).tensor, canonical.tensor)
-    again, none = canonicalize(canonical, OMEGA)
+    again, none = canonicalize(canonical, omega=OMEGA)
     assert torch.equal(again.tensor, canonical.tensor)
     assert not none.flips.any()
     assert not none.turns.any()
@@ -129,8 +129,8 @@ def test_canonical_biases_lie_in_the_quarter_turn(spec, seed, dtype):
 
 def test_what_is_canonical_already_is_returned_as_it_is():
     x = random_features(NetworkSpec.mlp([2, 5, 4, 1]), batch=3)
-    canonical, _ = canonicalize(x, OMEGA)
-    again, none = canonicalize(canonical, OMEGA)
+    canonical, _ = canonicalize(x, omega=OMEGA)
+    again, none = canonicalize(canonical, omega=OMEGA)
     assert again is canonical
     assert torch.equal(none(x).tensor, x.tensor)
     assert none.flips.shape == none.turns.shape == (3, 9)
@@ -141,20 +141,20 @@ def test_what_is_canonical_already_is_returned_as_it_is():
 def test_symmetric_copies_have_one_canonical_form_up_to_their_permutation(spec, seed, dtype, batch):
     x = boundary_networks(spec, seed, dtype)
     g = draw(spec, seed, batch)
-    expected = g.permutation(canonicalize(x, OMEGA)[0])
-    close(canonicalize(g(x), OMEGA)[0], expected, 1e-9 if dtype == torch.float64 else 1e-4)
+    expected = g.permutation(canonicalize(x, omega=OMEGA)[0])
+    close(canonicalize(g(x), omega=OMEGA)[0], expected, 1e-9 if dtype == torch.float64 else 1e-4)
 
 
 def test_an_edit_of_the_canonical_form_is_carried_back():
     x, edit = random_features(SPEC), random_features(SPEC, seed=1)
-    canonical, g = canonicalize(x, OMEGA)
+    canonical, g = canonicalize(x, omega=OMEGA)
     close(g.inverse()(canonical + edit), x + g.inverse().on_differences(edit))
 
 
 def test_gradients_flow_through_the_canonical_form():
     x = random_features(SPEC)
     x.tensor.requires_grad_()
-    canonical, g = canonicalize(x, OMEGA)
+    canonical, g = canonicalize(x, omega=OMEGA)
     weights = torch.randn_like(canonical.tensor)
     (canonical.tensor * weights).sum().backward()
     torch.testing.assert_close(x.tensor.grad, g.inverse().on_differences(x.with_tensor(weights)).tensor)
@@ -162,16 +162,16 @@ def test_gradients_flow_through_the_canonical_form():
 
 def test_the_other_channels_follow_the_first():
     x, gradient = random_features(SPEC), random_features(SPEC, seed=1)
-    both, g = canonicalize(WeightSpaceFeatures.stack([x, gradient]), OMEGA)
-    close(both, WeightSpaceFeatures.stack([canonicalize(x, OMEGA)[0], g.on_differences(gradient)]), 0)
+    both, g = canonicalize(WeightSpaceFeatures.stack([x, gradient]), omega=OMEGA)
+    close(both, WeightSpaceFeatures.stack([canonicalize(x, omega=OMEGA)[0], g.on_differences(gradient)]), 0)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::Warning")
 def test_canonicalize_compiles_into_one_graph():
     x = boundary_networks(SPEC, 0)
-    canonical, _ = torch.compile(canonicalize, fullgraph=True, backend="aot_eager")(x, OMEGA)
-    close(canonical, canonicalize(x, OMEGA)[0])
+    canonical, _ = torch.compile(canonicalize, fullgraph=True, backend="aot_eager")(x, omega=OMEGA)
+    close(canonical, canonicalize(x, omega=OMEGA)[0])
 
 
 def test_what_is_no_sine_symmetry_is_refused_with_the_reason():
@@ -202,7 +202,7 @@ def test_what_is_no_sine_symmetry_is_refused_with_the_reason():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype):
     with pytest.raises(ValueError, match=rf"single or double precision, but got {dtype}.*features.to\(torch.float32\)"):
-        canonicalize(random_features(SPEC).to(dtype), OMEGA)
+        canonicalize(random_features(SPEC).to(dtype), omega=OMEGA)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -211,7 +211,7 @@ def test_biases_whose_phases_are_lost_are_refused(dtype, bias):
     x = random_features(SPEC, dtype=dtype)
     x.biases[1][1, 2] = bias
     with pytest.raises(ValueError, match=r"Expected biases from -.* to .*, but got .* does not resolve the phases"):
-        canonicalize(x, OMEGA)
+        canonicalize(x, omega=OMEGA)
 
 
 @settings(max_examples=100)
@@ -222,7 +222,7 @@ def test_with_large_biases_the_function_stays_the_same(seed, dtype, size):
     for bias in x.biases[:-1]:
         bias.mul_(largest**size / bias.abs().max())
     points = torch.randn(7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    before, after = (render_plainly(f.to(torch.float64), points) for f in (x, canonicalize(x, OMEGA)[0]))
+    before, after = (render_plainly(f.to(torch.float64), points) for f in (x, canonicalize(x, omega=OMEGA)[0]))
     torch.testing.assert_close(after, before, rtol=0, atol=0.05)
 
 
@@ -231,7 +231,7 @@ def test_with_large_biases_the_function_stays_the_same(seed, dtype, size):
 def test_a_compiled_canonical_form_leaves_such_neurons_alone():
     x = random_features(SPEC, dtype=torch.float64)
     x.biases[1][1, 2] = 1e30
-    canonical, element = torch.compile(canonicalize, fullgraph=True, backend="aot_eager")(x, OMEGA)
+    canonical, element = torch.compile(canonicalize, fullgraph=True, backend="aot_eager")(x, omega=OMEGA)
     assert canonical.biases[1][1, 2] == 1e30
     assert not element.flips[1, SPEC.widths[1] + 2]
     assert element.turns.abs().max() < 1000

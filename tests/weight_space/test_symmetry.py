@@ -128,4 +128,4 @@ def test_canonical_form_of_unknown_networks_is_that_of_sines():
     with pytest.raises(ValueError, match="Leave omega out"):
         canonicalize(known, omega=4.0)
     permuted = NeuronPermutation.random(spec)(x)
-    close(canonicalize(permuted, 3.0)[0].tensor.sort(1).values, form.tensor.sort(1).values)
+    close(canonicalize(permuted, omega=3.0)[0].tensor.sort(1).values, form.tensor.sort(1).values)

@@ -52,14 +52,14 @@ def draw(spec: NetworkSpec, dice: random.Random, dtype: torch.dtype, *, largest:
 
 
 def evaluate(networks: WeightSpaceFeatures, omega: float, points: Tensor) -> Tensor:
-    return render(networks.to(torch.float64), points.double(), omega=omega)
+    return render(SirenForm(omega).label(networks).to(torch.float64), points.double())
 
 
 def canonical(dice: random.Random, path: Path) -> str:
     """The canonical form shows the same and does not depend on signs, phases and order."""
     dtype, omega = dice.choice(DTYPES), dice.choice([1.0, 30.0, 100.0])
     networks = draw(SPEC, dice, dtype)
-    made, _ = canonicalize(networks, omega)
+    made, _ = canonicalize(networks, omega=omega)
     if dtype not in (torch.float32, torch.float64):
         return f"{dtype} was not refused"
     if not bool(made.tensor.isfinite().all()):
@@ -75,7 +75,7 @@ def canonical(dice: random.Random, path: Path) -> str:
             return f"shows something else, by {difference:.3g}, expected at most {error:.3g}"
     generator = torch.Generator().manual_seed(dice.randrange(2**31))
     g = SineSymmetry.random(SPEC, omega=omega, generator=generator)
-    again, _ = canonicalize(g(networks), omega)
+    again, _ = canonicalize(g(networks), omega=omega)
     return _compare_canonical(made, again, 1e3 * torch.finfo(dtype).eps * (1 + biases) * (1 + 1 / omega), omega)
 
 
@@ -96,11 +96,11 @@ def conversion(dice: random.Random, path: Path) -> str:
     """Networks converted to another form and back are what they were, or not finite and then refused on writing."""
     networks = draw(SPEC, dice, torch.float32)
     forms = [SirenForm(10.0 ** dice.uniform(-2, 3), dice.choice(["paper", "dws"])) for _ in range(2)]
-    there = convert(networks, *forms)
+    there = convert(forms[0].label(networks), forms[1])
     if not bool(there.tensor.isfinite().all()):
         there.require_finite()
         return "not finite, and not found"
-    back = convert(there, forms[1], forms[0])
+    back = convert(there, forms[0])
     scale = networks.tensor.abs().amax((1, 2), keepdim=True).clamp_min(1.0)
     difference = ((back.tensor - networks.tensor).abs() / scale).max().item()
     return "" if difference < 1e-4 else f"back from {forms[1]} it differs by {difference:.3g}"

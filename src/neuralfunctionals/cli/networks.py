@@ -199,8 +199,7 @@ def _edit_pictures(arguments: Any) -> dict[str, Any]:
     networks, form = read_networks(arguments)
     height, width = parse_size(arguments.image_size) or (28, 28)
     chosen = SirenForm.choose(**form, known=networks.form, assumed=SirenForm(), where=networks.where)
-    omega, convention = chosen.omega, chosen.convention
-    edited = refit(networks.features, operation, height=height, width=width, omega=omega, convention=convention)
+    edited = refit(chosen.label(networks.features), operation, height=height, width=width)
     write_given(arguments.out, networks.restore(edited.features), form=chosen)
     return {
         "networks": len(networks.features),

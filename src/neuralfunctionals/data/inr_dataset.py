@@ -29,8 +29,7 @@ class FitPlan(ShardPlan):
     """Source index and copy of each item, in source order."""
     recipe: FitRecipe
     spec: NetworkSpec
-    omega: float
-    convention: str
+    """With frequency and convention."""
     seed: int
     engine: str
     header: StoreHeader
@@ -77,6 +76,7 @@ class FitPlan(ShardPlan):
         counts = np.where(image_set.splits[sources] == SPLITS.index("train"), copies, 1)
         copy = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         items = np.stack([np.repeat(sources, counts), copy], axis=1)
+        # The provenance tells the form: cached stores have names that depend on what the header says of the spec.
         spec = NetworkSpec.mlp([2, *hidden, image_set.shape[2]])
         engine = choose_engine(engine, spec)
         provenance = {
@@ -95,7 +95,7 @@ class FitPlan(ShardPlan):
         if shard_size is None:
             shard_size = min(512, max(16, len(items) // 16))
         header = StoreHeader(len(items), shard_size, spec, provenance)
-        return cls(image_set, items, chosen, spec, form.omega, form.convention, seed, engine, header)
+        return cls(image_set, items, chosen, form.complete(spec), seed, engine, header)
 
     def task(self, shard: int) -> FitTask:
         """All that a worker needs to fit a shard."""
@@ -108,9 +108,7 @@ class FitPlan(ShardPlan):
             self.image_set.labels[sources],
             self.image_set.splits[sources],
             self.recipe,
-            self.spec.widths[1:-1],
-            self.omega,
-            self.convention,
+            self.spec,
             self.seed,
             self.engine,
         )
@@ -126,20 +124,19 @@ class FitTask(ShardTask):
     labels: np.ndarray
     splits: np.ndarray
     recipe: FitRecipe
-    hidden: tuple[int, ...]
-    omega: float
-    convention: str
+    spec: NetworkSpec
     seed: int
     engine: str
 
     def run(self, shared: None, progress: Callable[[int], None] | None = None) -> Shard:
         """Fits the shard on one thread."""
+        form = SirenForm.of(self.spec)
         result = fit(
             self.images,
             recipe=self.recipe,
-            hidden=self.hidden,
-            omega=self.omega,
-            convention=self.convention,
+            hidden=self.spec.widths[1:-1],
+            omega=form.omega,
+            convention=form.convention,
             seed=self.seed,
             items=torch.from_numpy(self.items),
             engine=self.engine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
 from neuralfunctionals.inr.siren import can_be_siren
-from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space import Activation, NetworkSpec, WeightSpaceFeatures
 
 # Axes: B items.
 
@@ -93,7 +93,8 @@ class WeightDataset:
         ranges = [self.store.header.items_of(shard) for shard in shards]
         self._starts = np.cumsum([0, *map(len, ranges[:-1])])
         self._items = np.concatenate([np.array(items) for items in ranges])
-        self._forms: tuple[SirenForm, SirenForm] | None = None  # of the store, and as items are read
+        self._stored = _tell_form(self.store.header.spec, self.store.header.provenance)
+        self._spec = self._stored  # as items are read
         self._rendered_size: tuple[int, int] | None = None
 
     @property
@@ -103,10 +104,10 @@ class WeightDataset:
 
     @property
     def spec(self) -> NetworkSpec:
-        """The networks' spec."""
-        if self.store.header.spec is None:
+        """The networks' spec; that of sine networks has the frequency and convention that the store tells."""
+        if self._spec is None:
             raise UserError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
-        return self.store.header.spec
+        return self._spec
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -152,20 +153,23 @@ class WeightDataset:
         Args:
             assumed: Returned, and a line logged, where the store does not say.
         """
-        if not can_be_siren(self.spec):
+        if self._stored is None or not can_be_siren(self._stored):
             return None
-        told = SirenForm.from_provenance(self.provenance)
-        if told is None:
+        if self._stored.omega is None and SirenForm.from_provenance(self.provenance) is None:
             _log.warning("%s does not say the form of its sine networks: %s are assumed.", self.path, assumed)
-        return told or assumed
+        return SirenForm.of(self._stored, assumed=assumed)
 
     def in_form(self, form: SirenForm) -> WeightDataset:
         """The dataset with its sine networks converted to a form as they are read; other networks stay as they are.
 
         `features` of the items are converted. `tensors` and `column` stay what the store holds.
         """
-        own = self.find_form(form) if self._forms is None else self._forms[0]
-        return self if own is None else self._with(_forms=(own, form))
+        own = self.find_form(form)
+        if own is None or self._stored is None:
+            return self
+        stored = own.complete(self._stored)
+        there = stored.with_activation(Activation("sine", form.omega), convention=form.convention)
+        return self._with(_stored=stored, _spec=stored if own == form else there)
 
     @property
     def can_render(self) -> bool:
@@ -231,9 +235,9 @@ class WeightDataset:
         tensors = {name: self._gather(name, items) for name in names}
         features, image = None, tensors.get("image")
         if "weights" in tensors:
-            features = WeightSpaceFeatures(self.spec, tensors["weights"][..., None])
-            if self._forms is not None:
-                features = convert(features, *self._forms)
+            features = WeightSpaceFeatures(self._stored or self.spec, tensors["weights"][..., None])
+            if self.spec is not self._stored:
+                features = WeightSpaceFeatures(self.spec, convert(features, self.spec).tensor)
             if self._rendered_size is not None:
                 image = self._render(features, self._rendered_size)
         codes = tensors["split"].tolist() if "split" in tensors else [None] * len(items)
@@ -255,9 +259,7 @@ class WeightDataset:
 
     @torch.no_grad()
     def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Tensor:
-        told = SirenForm.from_provenance(self.provenance) if self._forms is None else self._forms[1]
-        form = told or SirenForm()
-        return image_bytes(render_images(features, *size, omega=form.omega, convention=form.convention))
+        return image_bytes(render_images(features, *size))
 
     def _gather(self, name: str, items: np.ndarray) -> Tensor:
         if name not in self.tensor_names:
@@ -280,3 +282,11 @@ class WeightDataset:
 
     def __repr__(self) -> str:
         return f"WeightDataset({self.path}: {len(self)} items of {self.store.header.spec})"
+
+
+def _tell_form(spec: NetworkSpec | None, made: Mapping[str, Any]) -> NetworkSpec | None:
+    """The spec of a store, with what its provenance tells of sine networks."""
+    told = SirenForm.from_provenance(made)
+    if spec is None or told is None or not can_be_siren(spec):
+        return spec
+    return SirenForm.of(spec, assumed=told).complete(spec)

@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.siren import require_convention
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 from neuralfunctionals.weight_space.features import join_groups
 
@@ -20,24 +19,21 @@ def move_networks(
     features: WeightSpaceFeatures,
     matrix: Float[Tensor, "B 2 2"],
     shift: Float[Tensor, "B 2"] | None = None,
-    *,
-    convention: str = "paper",
 ) -> WeightSpaceFeatures:
     r"""Networks that show, at $x$, what they showed at $A x + t$.
 
     A map of the coordinates is one of the first layer: $W_1 (A x + t) + b_1 = (W_1 A) x + (b_1 + W_1 t)$.
 
     Args:
-        features: Networks of two coordinates, one channel.
+        features: Networks of two coordinates, one channel. Those of the convention `"dws"` have the column as their
+            first coordinate.
         matrix: $A$ for each network; rows and columns stand in the order (row, column).
         shift: $t$ for each network, in the same order. Defaults to zero.
-        convention: `"dws"` networks have the column as their first coordinate.
     """
-    require_convention(convention)
     weight, bias, *rest = features.split()
     if features.spec.widths[0] != 2 or not features.spec.layers[0].has_bias:
         raise UserError(f"Expected networks of two coordinates with biases, but got {features.spec}.")
-    if convention == "dws":
+    if features.spec.convention == "dws":
         matrix = matrix.flip(1, 2)
         shift = None if shift is None else shift.flip(1)
     first = weight[..., 0]
@@ -95,20 +91,17 @@ def turn_images(images: Float[Tensor, "B H W C"], turns: Int[Tensor, "B"]) -> Fl
     return images
 
 
-def turn_networks(
-    features: WeightSpaceFeatures, turns: Int[Tensor, "B"], *, convention: str = "paper"
-) -> WeightSpaceFeatures:
+def turn_networks(features: WeightSpaceFeatures, turns: Int[Tensor, "B"]) -> WeightSpaceFeatures:
     """Networks that show the turned pictures, exactly.
 
     Args:
         features: Networks of two coordinates, one channel.
         turns: The number of each network's turn.
-        convention: `"dws"` networks have the column as their first coordinate.
     """
     signs = torch.stack([1.0 - 2.0 * _has_bit(turns, bit).float() for bit in (0, 1)], dim=-1)
     matrix = torch.diag_embed(signs)
     exchange = _has_bit(turns, 2)[:, None, None]
-    return move_networks(features, torch.where(exchange, matrix.flip(2), matrix), convention=convention)
+    return move_networks(features, torch.where(exchange, matrix.flip(2), matrix))
 
 
 def _has_bit(numbers: Int[Tensor, "B"], bit: int) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor
 from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
+from neuralfunctionals.inr.form import SirenForm
 from neuralfunctionals.inr.metrics import psnr_from_error
 from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
-from neuralfunctionals.inr.siren import initial_weights, require_convention, require_siren
+from neuralfunctionals.inr.siren import initial_weights
 from neuralfunctionals.kernels import siren_fit
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
@@ -75,7 +76,8 @@ def fit(
         psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
         seed: One for the whole dataset.
         items: Source index and copy number of each image. Defaults to `(0, 0), (1, 0), ...`.
-        start: Networks to start from instead of random weights, one for each image; their widths replace `hidden`.
+        start: Networks to start from instead of random weights, one for each image; what their spec tells (widths,
+            frequency, convention) replaces the arguments above.
         engine: `"native"` is compiled for this processor on first use and does not depend on batches; `"torch"` runs on
             every device; `"auto"` takes the first that works here.
         num_threads: For the native engine. Defaults to all cores.
@@ -154,7 +156,6 @@ def fit_values(
     """The same for values in [-1, 1] at any points of any dimension; see `fit`."""
     chosen = find_recipe(recipe)
     chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=psnr_db)
-    require_convention(convention)
     if coordinates.ndim != 2 or values.ndim != 3 or values.shape[1] != coordinates.shape[0]:
         raise UserError(
             "Expected values of shape (number, points, outputs) and coordinates of shape (points, dimensions), but got "
@@ -163,7 +164,8 @@ def fit_values(
     if not bool(values.isfinite().all() and coordinates.isfinite().all()):
         raise UserError("Expected finite values and coordinates, but some are NaN or infinite.")
     spec = NetworkSpec.mlp([coordinates.shape[1], *hidden, values.shape[2]]) if start is None else start.spec
-    require_siren(spec)
+    form = SirenForm.of(spec, assumed=SirenForm(omega, convention))
+    spec, omega, convention = form.complete(spec), form.omega, form.convention
     if start is not None and (len(start), spec.widths[0], spec.widths[-1]) != (
         len(values),
         coordinates.shape[1],
@@ -198,9 +200,9 @@ def fit_values(
     left = torch.arange(len(values))
     for attempt in range(_MAX_RESTARTS + 1):
         if start is not None and attempt == 0:
-            first = start.to_vectors().float().cpu()
+            first = start.to_vectors().float().cpu().clone()  # trained in place
         else:
-            first = initial_weights(spec, items[left], omega=omega, seed=seed, attempt=attempt, convention=convention)
+            first = initial_weights(spec, items[left], seed=seed, attempt=attempt)
         slower = replace(job, recipe=replace(chosen, learning_rate=chosen.learning_rate * 0.25**attempt))
         found, error, taken = train(
             slower,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention, require_siren
-from neuralfunctionals.weight_space import Activation, WeightSpaceFeatures
+from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention
+from neuralfunctionals.weight_space import Activation, NetworkSpec, WeightSpaceFeatures
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,34 @@ class SirenForm:
         return cls(**told) if told else None
 
     @classmethod
+    def of(cls, spec: NetworkSpec, assumed: SirenForm | None = None) -> SirenForm:
+        """The form that a spec tells; what it does not tell is assumed, 30 and `"paper"` by default.
+
+        Raises:
+            ValueError: If these cannot be sine networks.
+        """
+        own = cls(*known_form(spec))
+        rest = assumed or own
+        return cls(
+            rest.omega if spec.omega is None else own.omega,
+            rest.convention if spec.convention is None else own.convention,
+        )
+
+    def complete(self, spec: NetworkSpec) -> NetworkSpec:
+        """The spec with this form, where it does not tell its own; raises if it tells another."""
+        own = SirenForm.of(spec, assumed=self)
+        if own != self:
+            raise UserError(f"Expected networks with {self}, but these have {own}. Convert them with nf.inr.convert.")
+        if (spec.omega, spec.convention) == (self.omega, self.convention):
+            return spec
+        return spec.with_activation(Activation("sine", self.omega), convention=self.convention)
+
+    def label(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """The same networks with a spec that tells this form; see `complete`."""
+        spec = self.complete(features.spec)
+        return features if spec is features.spec else WeightSpaceFeatures.unchecked(spec, features.tensor)
+
+    @classmethod
     def choose(
         cls, omega: float | None, convention: str | None, *, known: SirenForm | None, assumed: SirenForm, where: object
     ) -> SirenForm:
@@ -60,7 +88,7 @@ class SirenForm:
         return f"omega {self.omega:g} and convention {self.convention}"
 
 
-def convert(features: WeightSpaceFeatures, source: SirenForm, target: SirenForm) -> WeightSpaceFeatures:
+def convert(features: WeightSpaceFeatures, target: SirenForm | NetworkSpec) -> WeightSpaceFeatures:
     r"""Networks that show the same pictures in another form; exact up to rounding.
 
     Besides `convert_convention`, weights and biases of all layers but the last are scaled:
@@ -68,35 +96,32 @@ def convert(features: WeightSpaceFeatures, source: SirenForm, target: SirenForm)
     $$ \sin(\omega_1 (W x + b)) = \sin(\omega_2 (\tfrac{\omega_1}{\omega_2} W x + \tfrac{\omega_1}{\omega_2} b)) $$
 
     Args:
-        features: Sine networks, one channel or several.
-        source: The form they have.
-        target: The form to give them.
+        features: Sine networks, one channel or several. Their spec tells the form they have; see `SirenForm.of`.
+        target: The form to give them, or a spec that tells it.
 
     Example:
         >>> import torch
         >>> from neuralfunctionals.inr import Siren, image_grid, render
         >>> siren = Siren(omega=20.0, seed=0)
-        >>> networks = WeightSpaceFeatures.from_modules([siren])
-        >>> converted = convert(networks, SirenForm(omega=20.0), SirenForm(omega=30.0))
+        >>> converted = convert(WeightSpaceFeatures.from_modules([siren]), SirenForm(omega=30.0))
+        >>> converted.spec.omega
+        30.0
         >>> grid = image_grid(4, 4)
-        >>> torch.allclose(render(converted, grid, omega=30.0)[0], siren(grid), atol=1e-5)
+        >>> torch.allclose(render(converted, grid)[0], siren(grid), atol=1e-5)
         True
     """
-    if source == target and features.spec.omega is None:
-        return features
-    require_siren(features.spec)
-    known_form(features.spec, source.omega, source.convention)
+    source = SirenForm.of(features.spec)
+    if isinstance(target, NetworkSpec):
+        target = SirenForm.of(target, assumed=source)
     if source == target:
         return features
-    features = convert_convention(features, source.convention, target.convention)
+    features = convert_convention(features, target.convention)
     if source.omega == target.omega:
         return features
-    spec = features.spec
-    if spec.omega is not None:
-        spec = spec.with_activation(Activation("sine", target.omega), convention=spec.convention)
-    ratio, last = source.omega / target.omega, features.spec.num_layers
-    scale = features.tensor.new_full((features.spec.num_entries, 1), ratio)
-    for group in features.spec.groups:
+    spec = features.spec.with_activation(Activation("sine", target.omega), convention=target.convention)
+    ratio, last = source.omega / target.omega, spec.num_layers
+    scale = features.tensor.new_full((spec.num_entries, 1), ratio)
+    for group in spec.groups:
         if group.layer == last:
             scale[group.start : group.stop] = 1
     return WeightSpaceFeatures(spec, features.tensor * scale)

@@ -46,8 +46,6 @@ def render_patches(
     width: int,
     *,
     grid_size: int,
-    omega: float = 30.0,
-    convention: str = "paper",
 ) -> Float[Tensor, "B H W O"]:
     """Pictures of which each patch is shown by a network of its own, all evaluated in one batch; differentiable.
 
@@ -58,8 +56,6 @@ def render_patches(
         height: Rows of the pictures.
         width: Columns of the pictures.
         grid_size: Patches along each side; sizes that it does not divide give patches that differ by one pixel.
-        omega: Frequency of the sines.
-        convention: How the weights are meant; see `convert_convention`.
     """
     if len(features) % grid_size**2:
         raise UserError(
@@ -71,7 +67,7 @@ def render_patches(
     grid = rearrange(image_grid(height, width), "(H W) D -> H W D", H=height)
     patches = grid[rows[:, None, :, None], columns[None, :, None, :]].to(features.tensor.device)
     coordinates = repeat(patches, "i j h w D -> (B i j) (h w) D", B=count)
-    values = render(features, coordinates, omega=omega, convention=convention)
+    values = render(features, coordinates)
     picture = rearrange(
         values, "(B i j) (h w) O -> B (i h) (j w) O", i=grid_size, j=grid_size, h=rows.shape[1], B=count
     )

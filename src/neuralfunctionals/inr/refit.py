@@ -25,8 +25,6 @@ def refit(
     height: int = 28,
     width: int = 28,
     recipe: str | FitRecipe = "refit",
-    omega: float = 30.0,
-    convention: str = "paper",
     num_threads: int | None = None,
 ) -> FitResult:
     """Networks that show an edited picture, trained on from the networks that show the original.
@@ -41,8 +39,6 @@ def refit(
         height: Rows of the pictures.
         width: Columns of the pictures.
         recipe: How the networks are trained; see `fit`.
-        omega: Frequency of the sines.
-        convention: Convention of the networks.
         num_threads: Threads of the native engine. Defaults to all cores.
 
     Example:
@@ -53,7 +49,7 @@ def refit(
         (2, True)
     """
     with torch.no_grad():
-        shown = render_images(features, height, width, omega=omega, convention=convention)
+        shown = render_images(features, height, width)
     pictures = ((shown.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy()
     edited = np.asarray(edit(pictures))
     if edited.shape != pictures.shape:
@@ -61,4 +57,4 @@ def refit(
             f"Expected the edit to return pictures of shape {pictures.shape}, but got {edited.shape}. "
             "It takes and returns a batch of pictures with the colours last."
         )
-    return fit(edited, recipe=recipe, omega=omega, convention=convention, start=features, num_threads=num_threads)
+    return fit(edited, recipe=recipe, start=features, num_threads=num_threads)

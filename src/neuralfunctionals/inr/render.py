@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.coordinates import image_grid
-from neuralfunctionals.inr.siren import known_form, require_siren
+from neuralfunctionals.inr.siren import known_form
 from neuralfunctionals.weight_space import WeightSpaceFeatures, evaluate_layers
 
 # Axes: B input networks, P points, D input dimensions, O outputs.
@@ -17,9 +17,6 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures, evaluate_layers
 def render(
     features: WeightSpaceFeatures,
     coordinates: Float[Tensor, "*B P D"],
-    *,
-    omega: float | None = None,
-    convention: str | None = None,
 ) -> Float[Tensor, "B P O"]:
     """The values of each network at each point, in [-1, 1] up to the quality of the fit.
 
@@ -27,10 +24,9 @@ def render(
     row first and values are in the scale of the paper, so that pictures compare directly.
 
     Args:
-        features: Sine networks, one channel.
+        features: Sine networks, one channel. Their spec tells frequency and convention, see `NetworkSpec.siren`; one
+            that does not is read with frequency 30 in the convention `"paper"`.
         coordinates: One grid for all, `(P, D)`, or points of its own for each network, `(B, P, D)`.
-        omega: Frequency of the sines. Defaults to what the networks' spec knows, else 30.
-        convention: See `convert_convention`. Defaults to what the networks' spec knows, else `"paper"`.
 
     Example:
         >>> from neuralfunctionals.inr import Siren, image_grid
@@ -38,8 +34,7 @@ def render(
         >>> render(sirens, image_grid(28, 28)).shape
         torch.Size([2, 784, 1])
     """
-    require_siren(features.spec)
-    omega, convention = known_form(features.spec, omega, convention)
+    _, convention = known_form(features.spec)
     dimension = features.spec.widths[0]
     expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
     if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
@@ -51,7 +46,7 @@ def render(
         )
     if convention == "dws":
         coordinates = coordinates.flip(-1)
-    values = evaluate_layers(features, coordinates, omega=omega)[-1]
+    values = evaluate_layers(features, coordinates)[-1]
     return 2 * values if convention == "dws" else values
 
 
@@ -59,11 +54,8 @@ def render_images(
     features: WeightSpaceFeatures,
     height: int,
     width: int,
-    *,
-    omega: float | None = None,
-    convention: str | None = None,
 ) -> Float[Tensor, "B H W O"]:
     """The picture of each network on the whole image grid."""
     grid = image_grid(height, width).to(features.tensor.device)
-    values = render(features, grid, omega=omega, convention=convention)
+    values = render(features, grid)
     return rearrange(values, "B (H W) O -> B H W O", H=height)

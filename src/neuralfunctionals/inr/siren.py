@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import no_type_check
 
 import numpy as np
@@ -13,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space import CONVENTIONS, Group, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space import CONVENTIONS, Activation, Group, NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
 
@@ -40,12 +39,11 @@ class Siren(nn.Module):
 
     def __init__(self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = 30.0, *, seed: int | None = None) -> None:
         super().__init__()
-        widths = list(widths)
-        spec = NetworkSpec.mlp(widths)
+        spec = NetworkSpec.siren(list(widths), omega)
         self.omega = omega
         self.layers = nn.ModuleList(nn.Linear(layer.in_neurons, layer.out_neurons) for layer in spec.layers)
         seed = int(torch.randint(2**62, ())) if seed is None else seed
-        start = initial_weights(spec, torch.zeros(1, 2, dtype=torch.int64), omega=omega, seed=seed)
+        start = initial_weights(spec, torch.zeros(1, 2, dtype=torch.int64), seed=seed)
         self.load_state_dict(WeightSpaceFeatures.from_vectors(spec, start).to_state_dicts()[0])
 
     @no_type_check  # torch.fx calls it with a stand-in for a tensor
@@ -57,31 +55,35 @@ class Siren(nn.Module):
 
 
 def can_be_siren(spec: NetworkSpec) -> bool:
-    """Whether the networks can be sine networks: dense layers with biases."""
-    return spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers)
+    """Whether the networks can be sine networks: dense layers with biases, and no other activation that is known."""
+    is_other = spec.activation is not None and spec.omega is None
+    return spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers) and not is_other
 
 
 def require_siren(spec: NetworkSpec) -> None:
     """Raises unless the networks can be sine networks."""
+    if spec.is_chain and spec.activation is not None and spec.omega is None:
+        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
     if not can_be_siren(spec):
         raise UserError(
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
-            "Use NetworkSpec.mlp, for instance NetworkSpec.mlp([2, 32, 32, 1])."
+            "Use NetworkSpec.siren, for instance NetworkSpec.siren([2, 32, 32, 1])."
         )
 
 
-def known_form(spec: NetworkSpec, omega: float | None, convention: str | None) -> tuple[float, str]:
-    """Frequency and convention of sine networks: as asked for, else what the spec knows, else 30 and `"paper"`.
+def as_siren(spec: NetworkSpec) -> NetworkSpec:
+    """The spec of sine networks, of frequency 30 if it does not know its activation; those of other networks stay."""
+    return spec.with_activation(Activation("sine", 30.0)) if spec.is_chain and spec.activation is None else spec
+
+
+def known_form(spec: NetworkSpec) -> tuple[float, str]:
+    """Frequency and convention of sine networks; a spec that does not know them has 30 and `"paper"`.
 
     Raises:
-        ValueError: If the spec knows that these are no sine networks.
+        ValueError: If these cannot be sine networks.
     """
-    if spec.activation is not None and spec.omega is None:
-        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
-    omega = (30.0 if spec.omega is None else spec.omega) if omega is None else omega
-    convention = (spec.convention or "paper") if convention is None else convention
-    require_convention(convention)
-    return omega, convention
+    require_siren(spec)
+    return 30.0 if spec.omega is None else spec.omega, spec.convention or "paper"
 
 
 def require_convention(convention: str) -> None:
@@ -94,10 +96,8 @@ def initial_weights(
     spec: NetworkSpec,
     items: Int[Tensor, "B 2"],
     *,
-    omega: float = 30.0,
     seed: int = 0,
     attempt: int = 0,
-    convention: str = "paper",
 ) -> Float[Tensor, "B N"]:
     r"""Independent starting weights for each item, the same whatever the batch, the machine or the version of torch.
 
@@ -106,16 +106,13 @@ def initial_weights(
     generator (Philox) with the seed and the source index as its key, the copy and the attempt as its counter.
 
     Args:
-        spec: The network.
+        spec: The network, with its frequency and convention; see `NetworkSpec.siren`.
         items: Source index and copy number of each item.
-        omega: Frequency of the sines.
         seed: One for the whole dataset.
         attempt: Counts restarts after divergence.
-        convention: Whose biases.
     """
     require_siren(spec)
-    require_convention(convention)
-    limits = np.repeat(initial_limits(spec, omega=omega, convention=convention), [g.size for g in spec.groups])
+    limits = np.repeat(initial_limits(spec), [g.size for g in spec.groups])
     words = np.empty((len(items), spec.num_entries), dtype=np.uint64)
     for row, (source_index, copy) in zip(words, items.tolist(), strict=True):
         # The first word of the counter runs through the entries of the network.
@@ -124,8 +121,9 @@ def initial_weights(
     return torch.from_numpy(((2 * uniform - 1) * limits).astype(np.float32))
 
 
-def initial_limits(spec: NetworkSpec, *, omega: float = 30.0, convention: str = "paper") -> list[float]:
+def initial_limits(spec: NetworkSpec) -> list[float]:
     """The largest starting value of each group of entries; see `initial_weights`."""
+    omega, convention = 30.0 if spec.omega is None else spec.omega, spec.convention
 
     def limit(group: Group) -> float:
         incoming = spec.widths[group.layer - 1]
@@ -136,7 +134,7 @@ def initial_limits(spec: NetworkSpec, *, omega: float = 30.0, convention: str = 
     return [limit(group) for group in spec.groups]
 
 
-def convert_convention(features: WeightSpaceFeatures, source: str, target: str) -> WeightSpaceFeatures:
+def convert_convention(features: WeightSpaceFeatures, target: str) -> WeightSpaceFeatures:
     r"""The same pictures in the other published convention; exact, as it only reorders and doubles or halves.
 
     `"paper"`: the first coordinate is the row, the output is the value in [-1, 1]. `"dws"` (Navon et al., 2023): the
@@ -148,12 +146,10 @@ def convert_convention(features: WeightSpaceFeatures, source: str, target: str) 
     [-1, 1] with both ends.
 
     Args:
-        features: Sine networks, one channel or several.
-        source: The convention they follow.
+        features: Sine networks, one channel or several. A spec that does not know their convention has `"paper"`.
         target: The convention to follow.
     """
-    require_siren(features.spec)
-    known_form(features.spec, None, source)
+    omega, source = known_form(features.spec)
     require_convention(target)
     if source == target:
         return features
@@ -161,7 +157,5 @@ def convert_convention(features: WeightSpaceFeatures, source: str, target: str) 
     weights, biases = list(features.weights), list(features.biases)
     weights[0] = weights[0].flip(2)
     weights[-1], biases[-1] = weights[-1] * scale, biases[-1] * scale
-    spec = features.spec
-    if spec.convention is not None:
-        spec = replace(spec, convention=target)
+    spec = features.spec.with_activation(Activation("sine", omega), convention=target)
     return WeightSpaceFeatures.from_tensors(spec, weights, biases)

@@ -60,7 +60,7 @@ class NeuronStates(nn.Module):
     for edges and for input and output neurons too.
 
     Args:
-        spec: The input networks.
+        spec: The input networks. Biases of sine networks are also read with the sine and cosine of their angles.
         in_channels: Channels of each entry.
         channels: Channels of the states.
         num_rounds: How often all neurons are updated.
@@ -68,7 +68,6 @@ class NeuronStates(nn.Module):
         num_gates: Gates of each weight; must divide the channels. Defaults to the largest power of two that does so and
             is at most 8 and at most the number of values of a weight (channels times kernel positions).
         symmetry: `"NP"` or `"HNP"`.
-        omega: Frequency of sine networks: biases are then read with their sine and cosine.
         probes: Learned points (images for CNNs) at which the networks are evaluated; neurons are then read with their
             activations there, networks with their outputs (see `Probes`, `ImageProbes`). 0 (the default) reads weights
             only.
@@ -85,7 +84,6 @@ class NeuronStates(nn.Module):
         hidden_channels: int | None = None,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
-        omega: float | None = None,
         probes: int = 0,
         derivatives: bool = False,
     ) -> None:
@@ -93,7 +91,7 @@ class NeuronStates(nn.Module):
         self.spec = spec
         self.in_channels, self.channels = in_channels, channels
         self.symmetry: Symmetry = symmetry
-        self.omega = omega
+        self.omega = spec.omega
         self.groups = FoldedGroup.of(spec, symmetry)
         self.layers = sorted({axis for g in self.groups for axis in g.ends})
         self.joints = [Joint(n, g, pair) for n, g in enumerate(self.groups) for pair in _pairs(g)]
@@ -101,7 +99,7 @@ class NeuronStates(nn.Module):
         if probes and spec.has_kernels:
             self.probes = ImageProbes(spec, probes)
         elif probes:
-            self.probes = Probes(spec, probes, omega=omega or 1.0, derivatives=derivatives)
+            self.probes = Probes(spec, probes, derivatives=derivatives)
         inside = sum(g.fold for g in self.groups if not g.axes)
         self.network_channels = (inside + len(self.groups)) * in_channels
         if self.probes is not None:

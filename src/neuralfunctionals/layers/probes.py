@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import evaluate_layers
-from neuralfunctionals.inr.siren import require_siren
+from neuralfunctionals.inr.siren import as_siren, known_form
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, P points, D input dimensions, O outputs, n neurons.
@@ -44,13 +44,13 @@ class Probes(nn.Module):
     https://arxiv.org/abs/2410.10811.
 
     Args:
-        spec: The input networks, made of dense layers.
+        spec: The input networks, made of dense layers. One that does not know its activation is taken for that of sine
+            networks of frequency 30.
         num_points: Number of learned points, at most 128.
-        omega: Frequency of the sines.
         derivatives: Whether neurons get the derivatives of the outputs too.
 
     Example:
-        >>> spec = NetworkSpec.mlp([2, 8, 1])
+        >>> spec = NetworkSpec.siren([2, 8, 1])
         >>> networks = WeightSpaceFeatures.from_vectors(spec, 0.1 * torch.randn(4, spec.num_entries))
         >>> values = Probes(spec, 16)(networks)
         >>> values.neurons[1].shape, values.outputs.shape
@@ -60,14 +60,15 @@ class Probes(nn.Module):
     symmetry: Symmetry = "HNP"
     asks_function = True
 
-    def __init__(self, spec: NetworkSpec, num_points: int, *, omega: float = 30.0, derivatives: bool = False) -> None:
+    def __init__(self, spec: NetworkSpec, num_points: int, *, derivatives: bool = False) -> None:
         super().__init__()
         if not 1 <= num_points <= MAX_POINTS:
             raise UserError(
                 f"Expected 1 to {MAX_POINTS} probes, but got {num_points}. With more, a model sees the whole picture."
             )
-        require_siren(spec)
-        self.spec, self.omega, self.derivatives = spec, omega, derivatives
+        self.omega, _ = known_form(spec)
+        self.spec, self.derivatives = spec, derivatives
+        self._sines = as_siren(spec)
         self.in_channels = 1
         self.num_points = num_points
         self.points = nn.Parameter(_grid(num_points, spec.widths[0]))
@@ -78,7 +79,7 @@ class Probes(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> ProbeValues:
         features.require_spec(self.spec, "Probes")
-        *hidden, outputs = evaluate_layers(features, self.points, omega=self.omega)
+        *hidden, outputs = evaluate_layers(WeightSpaceFeatures.unchecked(self._sines, features.tensor), self.points)
         sines, cosines = [z.sin() for z in hidden], [z.cos() for z in hidden]
         neurons = {n: [s.mT, c.mT] for n, (s, c) in enumerate(zip(sines, cosines, strict=True), 1)}
         if self.derivatives:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import path_of
-from neuralfunctionals.models.pretrained import Pretrained, construct, model_class
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, SymmetryElement, WeightSpaceFeatures, canonicalize
-from neuralfunctionals.weight_space.sine_symmetry import require_sine
+from neuralfunctionals.models.pretrained import Pretrained, construct, decode_symmetry, model_class
+from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space.symmetry import default_symmetry
 
 
 def _to_config(model: Any) -> dict[str, Any]:
@@ -30,50 +30,44 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
 
     Args:
         model: Takes features and returns features or a tensor: `NFT`, `NFN`, `DWSNet`, `NeuronGraphNet`, `SpatialNFN`.
-            `Inr2Array` has it built in: `Inr2Array(canonical="sine")`.
-        omega: Frequency of sine networks whose spec does not know it. Defaults to 30. Networks with another known
-            activation have the symmetries of that one.
+            `Inr2Array` has it built in: `Inr2Array(canonical=spec.symmetry)`.
+        symmetry: The symmetry whose canonical form the model reads. Defaults to `model.spec.symmetry`; of a spec that
+            does not know its activation, to that of sine networks of frequency 30.
 
     Example:
         >>> from neuralfunctionals.models import NeuronGraphNet
-        >>> reader = Canonical(NeuronGraphNet.classification(NetworkSpec.mlp([2, 32, 32, 1])), omega=30.0)
+        >>> spec = NetworkSpec.siren([2, 32, 32, 1])
+        >>> reader = Canonical(NeuronGraphNet.classification(spec), symmetry=spec.symmetry)
     """
 
-    def __init__(self, model: nn.Module, *, omega: float | None = None) -> None:
+    def __init__(self, model: nn.Module, *, symmetry: NetworkSymmetry | None = None) -> None:
         super().__init__()
         described: Any = model
         if hasattr(model, "decode"):
             raise UserError(
                 f"Expected a model whose features are an edit of its input, but {type(model).__name__} decodes other "
-                f"networks. Its encoder alone needs the canonical form: {type(model).__name__}(canonical='sine')."
+                "networks. Its encoder alone needs the canonical form: "
+                f"{type(model).__name__}(canonical=spec.symmetry)."
             )
         self.spec: NetworkSpec = described.spec
-        if self.spec.activation is None:
-            omega = 30.0 if omega is None else omega
-            require_sine(self.spec, omega)
-        elif omega is not None and omega != self.spec.omega:
-            raise UserError(f"Expected networks of frequency {omega:g}, but theirs have {self.spec.activation}.")
+        self.canonical = symmetry or default_symmetry(self.spec)
+        """The symmetry whose canonical form the model reads."""
+        if not self.canonical.spec.matches(self.spec):
+            raise UserError(
+                f"Expected the symmetry of networks {self.spec}, which the model reads, but got {self.canonical}."
+            )
         self.in_channels, self.out_channels = getattr(model, "in_channels", 1), getattr(model, "out_channels", None)
         self.symmetry: Symmetry = getattr(model, "symmetry", "HNP")
         self.model = model
-        self.omega = omega
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures | Float[Tensor, "B *out"]:
         features.require_spec(self.spec, "Canonical")
-        canonical, element = self._canonicalize(features)
+        canonical, element = self.canonical.canonicalize(features)
         output = self.model(canonical)
         return element.inverse().on_differences(output) if isinstance(output, WeightSpaceFeatures) else output
-
-    def arrange(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """The canonical form, which the model then finds done: training asks for that of many networks at once."""
-        return self._canonicalize(features)[0]
-
-    def _canonicalize(self, features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, SymmetryElement]:
-        if self.spec.activation is not None:
-            return self.spec.symmetry.canonicalize(features)
-        return canonicalize(features, self.omega)
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         inner = model_class(config.get("model", {}).get("class"))
-        return {**config, "model": construct(inner, inner.decode_config(config["model"]["config"]))}
+        model = construct(inner, inner.decode_config(config["model"]["config"]))
+        return {**config, "model": model, "symmetry": decode_symmetry(config.get("symmetry"))}

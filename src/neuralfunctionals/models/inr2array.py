@@ -1,5 +1,7 @@
 """The autoencoder from INR weights to an invariant latent array and back: `Inr2Array`."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -9,13 +11,14 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import initial_limits
+from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.heads import mlp_head
 from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
-from neuralfunctionals.models.pretrained import Pretrained
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.models.pretrained import Pretrained, decode_symmetry
+from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, M latents (one for each patch of the image), D latent channels, N packed entries.
 
@@ -32,7 +35,8 @@ class Inr2Array(nn.Module, Pretrained):
     https://arxiv.org/abs/2006.09661.
 
     Args:
-        spec: The input networks, which are also what the decoder gives.
+        spec: The input networks, which are also what the decoder gives; of frequency 30, if it does not know its
+            activation.
         encoder: `"nft"` (blocks and cross-attention), `"nfn"` (residual NP layers, NP pooling, an MLP) or
             `"neuron-graph"` (a `NeuronGraphNet`, which the paper does not have).
         grid_size: Patches `m` along each side.
@@ -51,8 +55,8 @@ class Inr2Array(nn.Module, Pretrained):
         decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
             output is scaled and added to a learned network.
         decoder_channels: Hidden width of the decoder's MLPs.
-        canonical: `"sine"` gives the encoder the canonical form of its input (see `Canonical`), `"none"` the input.
-        omega: Frequency of the sine networks, for the canonical form and the decoder's first values.
+        canonical: The symmetry whose canonical form the encoder reads, such as `spec.symmetry`; see `Canonical`. None
+            (the default) gives it the networks as they are.
     """
 
     symmetry: Symmetry = "HNP"
@@ -77,15 +81,14 @@ class Inr2Array(nn.Module, Pretrained):
         latent_mlp: bool = True,
         decoder: Literal["separate", "joint"] = "separate",
         decoder_channels: int = 256,
-        canonical: Literal["none", "sine"] = "none",
-        omega: float = 30.0,
+        canonical: NetworkSymmetry | None = None,
     ) -> None:
         super().__init__()
         spec.require_chain("Inr2Array")
+        spec = as_siren(spec)
         for name, value, known in (
             ("encoder", encoder, ("nft", "nfn", "neuron-graph")),
             ("decoder", decoder, ("separate", "joint")),
-            ("canonical", canonical, ("none", "sine")),
         ):
             if value not in known:
                 raise UserError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
@@ -111,7 +114,6 @@ class Inr2Array(nn.Module, Pretrained):
                 fourier_scale=fourier_scale,
                 neuron_states=neuron_states,
                 state_channels=state_channels,
-                omega=omega,
                 probes=probes,
                 pooling="latents",
                 num_latents=self.num_latents,
@@ -122,7 +124,6 @@ class Inr2Array(nn.Module, Pretrained):
                 spec,
                 channels=channels,
                 num_rounds=num_blocks,
-                omega=omega,
                 probes=probes,
                 dropout=dropout,
                 pooling="latents",
@@ -146,10 +147,10 @@ class Inr2Array(nn.Module, Pretrained):
             self.latent_mlp = nn.Sequential(
                 nn.LayerNorm(latent_channels), mlp_head(latent_channels, [4 * latent_channels], latent_channels)
             )
-        if canonical == "sine":
-            self.encoder = Canonical(self.encoder, omega=omega)
+        if canonical is not None:
+            self.encoder = Canonical(self.encoder, symmetry=canonical)
         make = _SeparateDecoder if decoder == "separate" else _JointDecoder
-        self.decoder = make(spec, latent_channels, decoder_channels, omega)
+        self.decoder = make(spec, latent_channels, decoder_channels)
 
     def encode(self, features: WeightSpaceFeatures) -> Float[Tensor, "B M D"]:
         """The invariant latent array."""
@@ -169,6 +170,10 @@ class Inr2Array(nn.Module, Pretrained):
         return self.decode(self.encode(features))
 
     @classmethod
+    def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super().decode_config(config), "canonical": decode_symmetry(config.get("canonical"))}
+
+    @classmethod
     def paper(cls, spec: NetworkSpec, **changes: Any) -> "Inr2Array":
         """The paper's model: 22 M parameters on 2-32-32-1."""
         return cls(spec, **changes)
@@ -177,7 +182,7 @@ class Inr2Array(nn.Module, Pretrained):
 class _SeparateDecoder(nn.Module):
     """A hypernetwork of one MLP for each group of entries, with Sitzmann's first values."""
 
-    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int, omega: float) -> None:
+    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int) -> None:
         super().__init__()
         self.mlps = nn.ModuleList(mlp_head(latent_channels, [hidden, hidden], g.size) for g in spec.groups)
         for group, mlp in zip(spec.groups, self.mlps, strict=True):
@@ -195,11 +200,11 @@ class _SeparateDecoder(nn.Module):
 class _JointDecoder(nn.Module):
     """A hypernetwork of one MLP for all entries: a change to a learned network, scaled for each group."""
 
-    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int, omega: float) -> None:
+    def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int) -> None:
         super().__init__()
         self.spec = spec
         self.mlp = mlp_head(latent_channels, [hidden], spec.num_entries)
-        limits = initial_limits(spec, omega=omega)
+        limits = initial_limits(replace(spec, convention=None))
         start = [torch.empty(g.size).uniform_(-x, x) for g, x in zip(spec.groups, limits, strict=True)]
         self.base = nn.Parameter(torch.cat(start))
         self.scale = nn.Parameter(torch.stack([x.square().mean().sqrt() for x in start]))

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
 from neuralfunctionals.layers.neuron_states import (
     StateCrossAttention,
@@ -36,7 +37,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
     References: those of `layers.NeuronStates`.
 
     Args:
-        spec: The input networks.
+        spec: The input networks. Biases of sine networks are read with the sine and cosine of their angles too.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the neurons' states.
@@ -44,7 +45,6 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden_channels: Width inside the updates. Defaults to twice the channels.
         num_gates: Gates of each weight; see `layers.NeuronStates`.
         symmetry: `"HNP"` tells input and output neurons apart.
-        omega: Frequency of sine networks, whose biases are then read with their sine and cosine.
         probes: Learned points (images for CNNs) at which networks are evaluated; 0 (the default) reads weights only.
         dropout: Dropout before the output layer.
         pooling: See above.
@@ -74,7 +74,6 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden_channels: int | None = None,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
-        omega: float | None = None,
         probes: int = 0,
         dropout: float = 0.0,
         pooling: Literal["vector", "latents"] | None = None,
@@ -99,7 +98,6 @@ class NeuronGraphNet(nn.Module, Pretrained):
             hidden_channels=hidden_channels,
             num_gates=num_gates,
             symmetry=symmetry,
-            omega=omega,
             probes=probes,
             derivatives=pooling is None,
         )
@@ -135,13 +133,13 @@ class NeuronGraphNet(nn.Module, Pretrained):
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """An editor of sine networks."""
-        return cls(spec, **{"omega": 30.0, **changes})
+        """An editor of sine networks; of frequency 30, if the spec does not know it."""
+        return cls(as_siren(spec), **changes)
 
     @classmethod
     def classification(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """A classifier of sine networks into ten classes."""
-        return cls(spec, **{"pooling": "vector", "out_channels": 10, "omega": 30.0, **changes})
+        """A classifier of sine networks into ten classes; of frequency 30, if the spec does not know it."""
+        return cls(as_siren(spec), **{"pooling": "vector", "out_channels": 10, **changes})
 
     @classmethod
     def generalization(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":

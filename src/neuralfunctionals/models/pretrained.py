@@ -15,8 +15,9 @@ from neuralfunctionals.files.checksums import require_intact
 from neuralfunctionals.files.strict_json import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.imports import import_for_file, imports_for, path_of
 from neuralfunctionals.models.claims import limit_tensors
+from neuralfunctionals.models.older_configs import modernize, told_by_run
 from neuralfunctionals.shipped import SHIPPED, find_shipped
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry
 
 Model = TypeVar("Model", bound="Pretrained")
 _RESTORE = "Restore it from a copy, or save the model again."
@@ -25,7 +26,7 @@ _RESTORE = "Restore it from a copy, or save the model again."
 class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license="mit"):
     """Gives a model `save_pretrained(directory)` and `from_pretrained(directory, shipped name or hub id)`.
 
-    The constructor's arguments are the config; they must be plain values or a `NetworkSpec`.
+    The constructor's arguments are the config; they must be plain values, a `NetworkSpec` or a `NetworkSymmetry`.
     """
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
@@ -54,6 +55,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         try:
             if held != path_of(cls):
                 raise TypeError(f"it holds a {held}")
+            arguments = modernize(cls, arguments, told_by_run(path), model_class)
             require_arguments(cls, arguments, str(path / "config.json"))
             # A config is a claim: it is tried without memory first.
             with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
@@ -78,12 +80,19 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
     @classmethod
     def _encode_arg(cls, arg: Any) -> Any:
         """What JSON keeps of a constructor's argument."""
+        if isinstance(arg, NetworkSymmetry):
+            return {"spec": arg.spec.to_dict()}
         return arg.to_dict() if isinstance(arg, NetworkSpec) else super()._encode_arg(arg)  # pyright: ignore
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         """The constructor's arguments from what JSON keeps of them."""
         return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}
+
+
+def decode_symmetry(value: Mapping[str, Any] | None) -> NetworkSymmetry | None:
+    """A symmetry from what JSON keeps of it."""
+    return None if value is None else NetworkSpec.from_dict(value["spec"]).symmetry
 
 
 @cache

@@ -1,5 +1,7 @@
 """The ceiling for readers of INRs: render the picture, then look at it: `RenderCNN`."""
 
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -18,12 +20,11 @@ class RenderCNN(nn.Module, Pretrained):
     Symmetry: invariant to every symmetry of the networks.
 
     Args:
-        spec: The input networks.
+        spec: The input networks; without known frequency it is 30.
         out_channels: Length of the output vector.
         image_size: Pixels along each side.
         channels: Channels of the first convolution; the second and third have two and four times as many.
         dropout: Dropout before the last layer.
-        omega: Frequency of the sines.
     """
 
     symmetry: Symmetry = "HNP"
@@ -37,12 +38,13 @@ class RenderCNN(nn.Module, Pretrained):
         image_size: int = 28,
         channels: int = 16,
         dropout: float = 0.3,
-        omega: float = 30.0,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.in_channels, self.out_channels = 1, out_channels
-        self.image_size, self.omega = image_size, omega
+        self.image_size = image_size
+        # The values as the networks give them: the CNN does not care for their scale or which coordinate is the first.
+        self._shown = replace(spec, convention=None)
         layers: list[nn.Module] = []
         before = spec.widths[-1]
         for width in (channels, 2 * channels, 4 * channels):
@@ -53,5 +55,7 @@ class RenderCNN(nn.Module, Pretrained):
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B K"]:
         features.require_spec(self.spec, "RenderCNN")
-        pictures = render_images(features, self.image_size, self.image_size, omega=self.omega)
+        pictures = render_images(
+            WeightSpaceFeatures.unchecked(self._shown, features.tensor), self.image_size, self.image_size
+        )
         return self.cnn(pictures.movedim(-1, 1))

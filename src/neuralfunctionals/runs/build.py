@@ -14,13 +14,15 @@ from neuralfunctionals.config import DataConfig, Run
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_object
+from neuralfunctionals.inr import SirenForm
+from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.layers import Block
 from neuralfunctionals.models import Canonical
 from neuralfunctionals.models.pretrained import Pretrained, construct, with_pretrained
 from neuralfunctionals.registry import find_task, model_class
 from neuralfunctionals.tasks import Task
 from neuralfunctionals.tasks.definition import Output, TaskDefinition
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry
 
 
 def build_model(
@@ -31,8 +33,7 @@ def build_model(
     seed: int,
     compiled: bool,
     output: Output = "networks",
-    canonical: str = "none",
-    omega: float = 30.0,
+    canonical: NetworkSymmetry | None = None,
 ) -> nn.Module:
     """A model with its first parameters, which follow from the seed.
 
@@ -43,11 +44,10 @@ def build_model(
         seed: Seed of the first parameters; the random numbers outside are left alone.
         compiled: Whether to compile its blocks, or the whole where there are none.
         output: What it is to give.
-        canonical: `"sine"` gives it sine networks without their signs and phases.
-        omega: Their frequency.
+        canonical: The symmetry whose canonical form it reads; see `models.Canonical`.
     """
     kind, fixed = model_class(name, output)
-    inside = {"canonical": canonical, "omega": omega} if "canonical" in _parameters(kind) else {}
+    inside = {"canonical": canonical} if "canonical" in _parameters(kind) else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         arguments = {**({} if spec is None else {"spec": spec}), **fixed, **inside, **options}
@@ -57,18 +57,20 @@ def build_model(
             names = ", ".join(f"{name}=..." for name in arguments)
             raise UserError(f"Cannot build {name}({names}): {error}.") from error
         model = construct(with_pretrained(kind), arguments)
-    return finish_model(model, compiled=compiled, canonical=canonical, omega=omega)
+    return finish_model(model, compiled=compiled, canonical=canonical)
 
 
-def finish_model(model: nn.Module, *, compiled: bool, canonical: str = "none", omega: float = 30.0) -> nn.Module:
+def finish_model(model: nn.Module, *, compiled: bool, canonical: NetworkSymmetry | None = None) -> nn.Module:
     """A model as a run trains and saves it; arguments as for `build_model`."""
     if not isinstance(model, Pretrained):
         raise UserError(
             f"Expected a model that can be saved, but {type(model).__name__} cannot. Derive it from "
             "nf.models.Pretrained too, or give the class in place of an instance."
         )
-    if canonical == "sine" and not isinstance(model, Canonical) and "canonical" not in _parameters(type(model)):
-        model = Canonical(model, omega=omega)
+    if canonical is not None and not isinstance(model, Canonical) and "canonical" not in _parameters(type(model)):
+        spec = getattr(model, "spec", None)
+        is_silent = isinstance(spec, NetworkSpec) and spec.activation is None
+        model = Canonical(model, symmetry=canonical if is_silent else None)
     if compiled:
         # Blocks share their code: compiled once, used by all.
         for part in [m for m in model.modules() if isinstance(m, Block)] or [model]:
@@ -106,13 +108,18 @@ def build_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> Task:
     }
     kind, settings = task_class(task), run.task if isinstance(run.task, dict) else asdict(run.task)
     takes = _parameters(kind)
-    return kind(
+    built = kind(
         model,
         **settings,  # pyright: ignore[reportCallIssue]
         **{name: value for name, value in known.items() if name in takes},
         optimizer=run.optimizer,
         seed=run.seed,
     )
+    told, spec = SirenForm.from_provenance(made), getattr(model, "spec", None)
+    if built.form is not None and told is not None:  # a model need not know what the run was trained on
+        knows = isinstance(spec, NetworkSpec) and can_be_siren(spec)
+        built.form = SirenForm.of(model.spec, assumed=told) if knows else told  # pyright: ignore[reportArgumentType]
+    return built
 
 
 def task_class(task: TaskDefinition) -> type[Task]:

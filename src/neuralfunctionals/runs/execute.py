@@ -33,6 +33,7 @@ from neuralfunctionals.runs.datasets import dataset_for
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
 from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space.symmetry import default_symmetry
 
 _EVAL_LIMIT = 2000
 """Training networks on which the final model is measured, at most."""
@@ -115,13 +116,19 @@ def execute(
 
 
 def _make_model(run: Run, dataset: WeightDataset, spec: NetworkSpec | None, given: nn.Module | None) -> nn.Module:
-    form: dict[str, Any] = {"canonical": run.canonical, "omega": dataset.provenance.get("omega", 30.0)}
+    canonical = default_symmetry(dataset.spec) if spec is not None and run.canonical == "sine" else None
     if given is not None:
-        return finish_model(given, compiled=run.training.compile, **form)
+        return finish_model(given, compiled=run.training.compile, canonical=canonical)
     output = find_task(run.recipe).output
     options = {**options_from(run, dataset), **run.model}
     return build_model(
-        run.model_name, spec, options, seed=run.seed, compiled=run.training.compile, output=output, **form
+        run.model_name,
+        spec,
+        options,
+        seed=run.seed,
+        compiled=run.training.compile,
+        output=output,
+        canonical=canonical,
     )
 
 
@@ -176,7 +183,7 @@ def _standardize(model: nn.Module, train_set: WeightDataset) -> None:
         if isinstance(part, Standardize) and len(train_set):
             features = train_set.spread(_EVAL_LIMIT)[:].features
             assert features is not None
-            part.estimate(model.arrange(features) if isinstance(model, Canonical) else features)
+            part.estimate(model.canonical.canonicalize(features)[0] if isinstance(model, Canonical) else features)
 
 
 def _describe_data(dataset: WeightDataset) -> dict[str, Any]:

@@ -23,12 +23,10 @@ class Augmentation:
     Args:
         kind: See `Augment`.
         mirror: Whether affine maps reverse the columns of every second network.
-        convention: Convention of the networks.
     """
 
     kind: Augment = "none"
     mirror: bool = False
-    convention: str = "paper"
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "affine", "turns"):
@@ -45,11 +43,11 @@ class Augmentation:
     def move(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The networks, each moved by a map of its own."""
         if self.kind == "turns":
-            return turn_networks(networks, _draw_turns(len(networks), 8), convention=self.convention)
+            return turn_networks(networks, _draw_turns(len(networks), 8))
         if self.kind == "affine":
             matrix, shift = AffineMaps(mirror=self.mirror).sample(len(networks))
             device = networks.tensor.device
-            return move_networks(networks, matrix.to(device), shift.to(device), convention=self.convention)
+            return move_networks(networks, matrix.to(device), shift.to(device))
         return networks
 
     def turn_with(
@@ -57,7 +55,7 @@ class Augmentation:
     ) -> tuple[WeightSpaceFeatures, Float[Tensor, "B H W C"]]:
         """Networks and pictures, turned alike; pictures that are not square are reflected only."""
         turns = _draw_turns(len(networks), 8 if images.shape[1] == images.shape[2] else 4).to(images.device)
-        return turn_networks(networks, turns, convention=self.convention), turn_images(images, turns)
+        return turn_networks(networks, turns), turn_images(images, turns)
 
 
 def _draw_turns(count: int, kinds: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space import NetworkSymmetry
 
 # Axes: B items of a batch.
 
@@ -36,7 +38,7 @@ class TrainBatches:
     Args:
         dataset: The items.
         prepare: Applied to the items of each batch.
-        arrange: Applied before to the items of several batches, as they are read.
+        canonical: Symmetry whose canonical form the networks get before that, those of several batches at a time.
         batch_size: Items of a batch over all processes.
         seed: Seed of the order.
         length: Batches of a stretch.
@@ -49,7 +51,7 @@ class TrainBatches:
         dataset: WeightDataset,
         prepare: Prepare,
         *,
-        arrange: Callable[[WeightItems], WeightItems] = lambda items: items,
+        canonical: NetworkSymmetry | None = None,
         batch_size: int,
         seed: int,
         length: int,
@@ -65,7 +67,7 @@ class TrainBatches:
             raise UserError(
                 f"Expected a batch that {share[1]} processes can share in equal parts, but got {batch_size} items."
             )
-        self.dataset, self.prepare, self.arrange = dataset, prepare, arrange
+        self.dataset, self.prepare, self.canonical = dataset, prepare, canonical
         self.batch_size, self.seed = batch_size, seed
         self.length, self.first, self.share = length, first, share
         self._order: tuple[int, Tensor] | None = None
@@ -87,7 +89,9 @@ class TrainBatches:
         ahead = max(1, READ_AHEAD // size)
         for start in range(0, self.length, ahead):
             indices = [self.indices(batch)[part::parts] for batch in batches[start : start + ahead]]
-            items = self.arrange(self.dataset[torch.cat(indices)])
+            items = self.dataset[torch.cat(indices)]
+            if self.canonical is not None and items.features is not None:
+                items = replace(items, features=self.canonical.canonicalize(items.features)[0])
             for place in range(len(indices)):
                 yield self.prepare(items[place * size : (place + 1) * size])
 

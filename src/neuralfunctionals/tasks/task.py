@@ -18,8 +18,9 @@ from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.data.formats.given import read_given
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm, convert
+from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.tasks.batches import mixed_seed
-from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightSpaceFeatures
 
 # Axes: B input networks.
 
@@ -66,10 +67,11 @@ class Task(LightningModule):
         self.form = form
         self._scores: list[dict[str, Tensor]] = []
 
-    def arrange(self, items: WeightItems) -> WeightItems:
-        """Transforms training items as they are read, many at a time: the model's own `arrange`, if any."""
-        arrange = getattr(self.model, "arrange", None)
-        return items if arrange is None or items.features is None else replace(items, features=arrange(items.features))
+    @property
+    def canonical(self) -> NetworkSymmetry | None:
+        """The symmetry whose canonical form the model reads, if any: training computes it for many networks at once."""
+        found = getattr(self.model, "canonical", None)
+        return found if isinstance(found, NetworkSymmetry) else None
 
     @abstractmethod
     def prepare(self, items: WeightItems) -> Any:
@@ -98,11 +100,22 @@ class Task(LightningModule):
     def require_spec(self, spec: NetworkSpec, where: object) -> None:
         """Raises if the model does not read networks of this spec."""
         own = getattr(self.model, "spec", spec)
+        remedy = "Train a model on networks like these: nf train ... --data DIR."
         if own != spec:
-            raise UserError(
-                f"The model reads networks {own}, but {where} holds networks {spec}. Train a model on networks like "
-                "these: nf train ... --data DIR."
-            )
+            raise UserError(f"The model reads networks {own}, but {where} holds networks {spec}. {remedy}")
+        if self.form is not None:
+            # Sine networks of another form are converted.
+            if can_be_siren(own) and not can_be_siren(spec):
+                raise UserError(
+                    f"The model reads sine networks, but {where} holds networks with the activation "
+                    f"{spec.activation}. {remedy}"
+                )
+        elif (conflict := spec.find_conflict(own)) is not None:
+            raise UserError(f"The model cannot read what {where} holds: networks that have {conflict}. {remedy}")
+
+    def describe(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """Networks as the model reads or writes them, with a spec that tells their form."""
+        return features if self.form is None else self.form.label(features)
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises if the task cannot learn from this dataset: by default, if its networks are of another spec."""
@@ -121,16 +134,16 @@ class Task(LightningModule):
     def form_of(self, networks: Any, form: SirenForm | None = None) -> SirenForm | None:
         """The form of networks that someone hands over: as given, or else with the frequency of a `Siren`.
 
-        Features and other modules do not say: they are taken to have the model's own form.
+        None for others: what their spec does not tell is taken to be the model's own.
         """
         if self.form is None or isinstance(networks, WeightSpaceFeatures):
-            return form or self.form
+            return form
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         omegas = {module.omega for module in modules if isinstance(module, Siren)}
         if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
             expected = "one frequency" if form is None else f"omega {form.omega:g}"
             raise UserError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
-        return form or (replace(self.form, omega=omegas.pop()) if omegas else self.form)
+        return form or (replace(self.form, omega=omegas.pop()) if omegas else None)
 
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
         """Modules, `state_dict`s or features as the model reads them: checked, in its form and on its device.
@@ -146,8 +159,9 @@ class Task(LightningModule):
             networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
         self.require_spec(networks.spec, "what you gave")
         networks.require_finite()
-        if form is not None and self.form is not None:
-            networks = convert(networks, form, self.form)
+        if self.form is not None and can_be_siren(networks.spec):
+            form = form or SirenForm.of(networks.spec, assumed=self.form)
+            networks = convert(form.label(networks), self.form)
         return networks.to(self.device)
 
     # What follows is Lightning's.
@@ -197,6 +211,14 @@ def holds_state_dicts(networks: Any) -> bool:
     if isinstance(networks, (list, tuple)):
         return bool(networks) and all(isinstance(part, Mapping) for part in networks)
     return isinstance(networks, Mapping)
+
+
+def form_of_model(model: nn.Module) -> SirenForm | None:
+    """The form of sine networks that a model's spec tells; None if it reads other networks."""
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, NetworkSpec):
+        return SirenForm()
+    return SirenForm.of(spec) if can_be_siren(spec) else None
 
 
 def _join(scores: list[dict[str, Tensor]]) -> dict[str, Tensor]:

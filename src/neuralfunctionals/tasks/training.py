@@ -126,7 +126,7 @@ def train(
         batches = TrainBatches(
             train_set,
             task.prepare,
-            arrange=task.arrange,
+            canonical=task.canonical,
             batch_size=config.batch_size // config.accumulate,
             seed=task.seed,
             length=config.interval * config.accumulate,

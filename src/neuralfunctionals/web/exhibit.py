@@ -119,7 +119,7 @@ class Exhibit:
         seed = zlib.crc32(digit.tobytes())
         images = digit[None]
         start = WeightSpaceFeatures.from_vectors(
-            SPEC, initial_weights(SPEC, torch.zeros(1, 2, dtype=torch.int64), omega=OMEGA, seed=seed)
+            SPEC, initial_weights(SPEC, torch.zeros(1, 2, dtype=torch.int64), seed=seed)
         )
         film = [Frame(0, _render(start))]
         # Training is the same up to where it stops: each of these is the last one at an earlier time.
@@ -156,7 +156,7 @@ class Exhibit:
             network: One sine network of the page's spec.
             form: Its frequency and convention; it is converted to those of the page.
         """
-        network = convert(network, form, FORM)
+        network = convert(form.label(network), FORM)
         if not bool(_render(network).isfinite().all()):
             raise UserError("The numbers of this network are too large: what it shows is not finite. Try another one.")
         return cls(network, network)
@@ -227,4 +227,4 @@ def _largest(new: Tensor, old: Tensor) -> float:
 
 @torch.no_grad()
 def _render(network: WeightSpaceFeatures) -> Float[Tensor, "H W"]:
-    return render_images(network, SIZE, SIZE, omega=OMEGA)[0, ..., 0]
+    return render_images(network, SIZE, SIZE)[0, ..., 0]

@@ -154,16 +154,17 @@ def _call_module(features: WeightSpaceFeatures, inputs: Any, module: nn.Module) 
     return outputs
 
 
-def evaluate_layers(
-    features: WeightSpaceFeatures, points: Float[Tensor, "*B P D"], *, omega: float
-) -> list[Float[Tensor, "B P _n"]]:
+def evaluate_layers(features: WeightSpaceFeatures, points: Float[Tensor, "*B P D"]) -> list[Float[Tensor, "B P _n"]]:
     """What every layer of sine networks adds up at each point: arguments of the sines, and the outputs last.
 
     Args:
-        features: Sine networks, one channel.
+        features: Sine networks, one channel; a spec that does not know their frequency has 30.
         points: Inputs in the networks' own order, for all networks or for each.
-        omega: Frequency of the sines; arguments are given with it.
+
+    Returns:
+        Arguments of the sines include the frequency.
     """
+    omega = 30.0 if features.spec.omega is None else features.spec.omega
     dtype = features.tensor.dtype
     layers: list[Tensor] = []
     # The products behind a sine of frequency 30 need all their digits, whatever the model around computes with.

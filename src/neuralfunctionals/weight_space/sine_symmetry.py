@@ -66,8 +66,8 @@ class SineSymmetry:
                 f"got {tuple(self.flips.shape)} and {tuple(self.turns.shape)}. Give one of each for each hidden neuron."
             )
         lacks_bias = not all(layer.has_bias for layer in self.spec.layers[:-1])
-        # What canonicalize makes inside a compiled model is right, and looking at values would cut its graph.
-        if lacks_bias and not torch.compiler.is_compiling() and bool(self.turns[..., ~_has_bias(self.spec)].any()):
+        # What canonicalize makes inside a compiled model or under vmap is right, and its values cannot be looked at.
+        if lacks_bias and not _is_hidden() and bool(self.turns[..., ~_has_bias(self.spec)].any()):
             raise UserError(
                 f"Expected no half turns where a layer has no bias to shift, but got some for the network {self.spec}. "
                 "Set them to zero: without a bias a neuron has a sign only."
@@ -215,8 +215,9 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
     # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
     rounding = 64 * torch.finfo(quarters.dtype).eps
     largest = 2.0**-10 / torch.finfo(quarters.dtype).eps  # up to here a shift by half turns moves phases by below 0.001
-    # Looking at values would cut the graph of a compiled model, which leaves neurons with larger biases as they are.
-    if torch.compiler.is_compiling():
+    # Looking at values would cut the graph of a compiled model and fails under vmap: both leave neurons with larger
+    # biases as they are.
+    if _is_hidden():
         quarters = torch.where(quarters.abs() <= largest, quarters, 0.5)
     elif quarters.numel():
         lowest, highest = torch.aminmax(quarters)
@@ -231,10 +232,15 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
             return features, SineSymmetry(spec, flips, torch.zeros_like(flips, dtype=torch.int64), omega)
     flips = quarters.remainder(2) >= 1  # odd quarters
     at_end = (quarters - quarters.round()).abs() <= rounding
-    if torch.compiler.is_compiling() or bool(at_end.any()):
+    if _is_hidden() or bool(at_end.any()):
         flips = _settle_ends(features.with_tensor(networks[..., None]), quarters, flips, at_end)
     element = SineSymmetry(spec, flips, _half_turns(quarters, flips), omega)
     return element(features), element
+
+
+def _is_hidden() -> bool:
+    """Whether code must not depend on values: while it is compiled, and inside of transforms such as `vmap`."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # pyright: ignore
 
 
 def _half_turns(quarters: Float[Tensor, "B H"], flips: Bool[Tensor, "B H"]) -> Int[Tensor, "B H"]:

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space.axes import Activation
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
-from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines
+from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines, require_sine
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 if TYPE_CHECKING:
@@ -142,8 +143,32 @@ def _draw_factors(
     return torch.where(signs, flips, ones) * torch.where(scales, sizes, ones)
 
 
+def _knows_activations(spec: NetworkSpec) -> bool:
+    return not spec.is_chain or any(axis.activation is not None for axis in spec.axes if axis.role == "hidden")
+
+
+def default_symmetry(spec: NetworkSpec, omega: float | None = None) -> NetworkSymmetry:
+    """`spec.symmetry`; that of sine networks, if a chain does not know its activations.
+
+    Args:
+        spec: The networks.
+        omega: Frequency of sine networks whose spec does not know it. Defaults to 30.
+    """
+    is_known = _knows_activations(spec)
+    if is_known and omega not in (None, spec.omega):
+        raise UserError(
+            f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
+            "Leave omega out: the spec knows the activation."
+        )
+    if is_known:
+        return spec.symmetry
+    omega = 30.0 if omega is None else omega
+    require_sine(spec, omega)
+    return spec.with_activation(Activation("sine", omega)).symmetry
+
+
 def canonicalize(
-    features: WeightSpaceFeatures, omega: float | None = None
+    features: WeightSpaceFeatures, symmetry: NetworkSymmetry | None = None, *, omega: float | None = None
 ) -> tuple[WeightSpaceFeatures, SymmetryElement]:
     r"""A canonical form of networks, without the signs, phases and scales that keep their function.
 
@@ -154,6 +179,7 @@ def canonicalize(
 
     Args:
         features: The networks. The first channel holds them; others are carried along as differences.
+        symmetry: The symmetry to remove. Defaults to `features.spec.symmetry`.
         omega: Frequency of sine networks whose spec does not know it. Defaults to 30.
 
     Returns:
@@ -164,16 +190,10 @@ def canonicalize(
         >>> spec = NetworkSpec.siren([2, 32, 32, 1])
         >>> networks = WeightSpaceFeatures.from_vectors(spec, torch.randn(3, spec.num_entries, dtype=torch.float64))
         >>> canonical, element = canonicalize(networks)
-        >>> copy, _ = canonicalize(SineSymmetry.random(spec)(networks))
-        >>> torch.allclose(copy.tensor, canonical.tensor)
+        >>> copy, _ = canonicalize(spec.symmetry.sample()(networks), spec.symmetry)
+        >>> torch.allclose(copy.tensor.sum(1), canonical.tensor.sum(1))
         True
     """
-    spec = features.spec
-    if omega is not None and spec.is_chain and spec.activation is not None and spec.omega != omega:
-        raise UserError(
-            f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
-            "Leave omega out: the spec knows the activation."
-        )
-    if not spec.is_chain or any(axis.activation is not None for axis in spec.axes if axis.role == "hidden"):
-        return spec.symmetry.canonicalize(features)
-    return canonicalize_sines(features, 30.0 if omega is None else omega)
+    if symmetry is None and not _knows_activations(features.spec):
+        return canonicalize_sines(features, 30.0 if omega is None else omega)
+    return (symmetry or default_symmetry(features.spec, omega)).canonicalize(features)

@@ -35,7 +35,7 @@ def test_round_trip(store, tmp_path, kind, convention):
         order = np.lexsort((order, before.label.numpy()))
     found = after[list(range(25))]
     assert torch.equal(found.label, before.label[order])
-    pictures = render_images(found.features, 28, 28, convention=convention)
+    pictures = render_images(found.features, 28, 28)
     torch.testing.assert_close(pictures, render_images(before.features, 28, 28)[order], atol=1e-5, rtol=1e-4)
     assert after.provenance["convention"] == convention
     if kind != "state-dicts":

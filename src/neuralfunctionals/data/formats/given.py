@@ -16,6 +16,7 @@ from neuralfunctionals.data.formats.network_files import read_form, read_network
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm
+from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 _EXPECTED = "a module, a state_dict, a list of these, features, a store, or the path of a file"
@@ -55,7 +56,8 @@ def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn
         return _from_store(networks)
     if isinstance(networks, WeightSpaceFeatures):
         dtype = networks.tensor.dtype
-        return GivenNetworks(networks.to(torch.float32), False, lambda new: new.to(dtype))
+        form = _told_form(networks.spec)
+        return GivenNetworks(networks.to(torch.float32), False, lambda new: new.to(dtype), form)
     if isinstance(networks, (nn.Module, Mapping)):
         return _from_parts([networks], layers, module, is_single=True)
     if not isinstance(networks, Iterable) or isinstance(networks, Tensor):
@@ -109,7 +111,12 @@ def _from_parts(
     omegas = {m.omega for m in modules or () if isinstance(m, Siren)}
     if len(omegas) > 1:
         raise UserError(f"Expected networks of one frequency, but got omega {', '.join(map(str, sorted(omegas)))}.")
-    return GivenNetworks(features, is_single, restore, SirenForm(omegas.pop()) if omegas else None)
+    return GivenNetworks(features, is_single, restore, _told_form(spec))
+
+
+def _told_form(spec: NetworkSpec) -> SirenForm | None:
+    """The form of sine networks, where the spec tells their frequency."""
+    return SirenForm.of(spec) if spec.omega is not None and can_be_siren(spec) else None
 
 
 def _inner(module: nn.Module) -> nn.Module:

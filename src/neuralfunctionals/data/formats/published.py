@@ -350,7 +350,7 @@ def _named_networks(
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
         assert items.features is not None
-        networks = convert(items.features, own, wanted).to_state_dicts()
+        networks = _in_form(items.features, own, wanted).to_state_dicts()
         labels = [-1] * len(networks) if items.label is None else items.label.tolist()
         keys = zip(networks, labels, items.source_index.tolist(), strict=True)
         for place, (state_dict, label, source_index) in enumerate(keys, start=start):
@@ -371,7 +371,12 @@ def _named_networks(
 def _export_npz(dataset: WeightDataset, file: BinaryIO, own: SirenForm, wanted: SirenForm) -> None:
     features = WeightSpaceFeatures.from_vectors(dataset.spec, dataset.column("weights"))
     arrays = {name: dataset.column(name).numpy() for name in dataset.tensor_names if name != "weights"}
-    weights = convert(features, own, wanted).to_vectors().numpy()
-    content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(dataset.spec.to_json())}
+    weights = _in_form(features, own, wanted).to_vectors().numpy()
+    spec = dataset.store.header.spec or dataset.spec
+    content: dict[str, Any] = {**arrays, "weights": weights, "spec": np.array(spec.to_json())}
     told = SirenForm.from_provenance(dataset.provenance) is not None  # CNNs have no such form
     np.savez(file, **content, **arrays_of_form(wanted if told else None))
+
+
+def _in_form(features: WeightSpaceFeatures, own: SirenForm, wanted: SirenForm) -> WeightSpaceFeatures:
+    return features if own == wanted else convert(own.label(features), wanted)

@@ -15,7 +15,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.classify import TASK
-from neuralfunctionals.tasks.task import Task
+from neuralfunctionals.tasks.task import Task, form_of_model
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, K classes.
@@ -49,10 +49,8 @@ class ClassifyTask(Task):
         label_smoothing: Share of each label that is spread over all classes.
         decode_size: Side of a small picture that the model learns to predict beside the class, in outputs behind those
             of the classes: what the network shows on a grid of so many points. 0 for none. It is part of the loss only.
-        omega: Frequency of the networks' sines.
         augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
         mirror: Whether every second network is mirrored too.
-        convention: Their SIREN convention; see `nf.inr.convert_convention`.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -69,14 +67,12 @@ class ClassifyTask(Task):
         mixup_alpha: float = 0.0,
         label_smoothing: float = 0.0,
         decode_size: int = 0,
-        omega: float = 30.0,
         augment: Augment = "none",
         mirror: bool = False,
-        convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        form = SirenForm(omega, convention) if source == "weights" else None
+        form = form_of_model(model) if source == "weights" else None
         super().__init__(model, optimizer=optimizer, seed=seed, form=form)
         if source not in ("weights", "latents"):
             raise UserError(f"Expected to classify 'weights' or 'latents', but got {source!r}.")
@@ -86,7 +82,7 @@ class ClassifyTask(Task):
                 f"{num_classes} and {mixup_alpha}."
             )
         self.source: Source = source
-        self.augmentation = Augmentation(augment, mirror, convention)
+        self.augmentation = Augmentation(augment, mirror)
         if self.augmentation and source != "weights":
             raise UserError(f"Expected augment 'none' for latents, but got {augment!r}: only networks can be moved.")
         if not 0 <= label_smoothing < 1:
@@ -98,7 +94,7 @@ class ClassifyTask(Task):
                 "Expected to decode pictures of networks without mixup, of a size of 0 or more, but got "
                 f"decode_size {decode_size}, source '{source}' and mixup_alpha {mixup_alpha}."
             )
-        self.decode_size, self.omega, self.convention = decode_size, omega, convention
+        self.decode_size = decode_size
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises unless the dataset holds what the model reads, with classes that it knows."""
@@ -151,7 +147,7 @@ class ClassifyTask(Task):
         logits, pictures = self.model(networks).tensor_split([self.num_classes], dim=1)
         side = self.decode_size
         with torch.no_grad():
-            shown = render_images(networks, side, side, omega=self.omega, convention=self.convention)
+            shown = render_images(self.describe(networks), side, side)
         error = mse_loss(pictures, shown.flatten(1))
         return cross_entropy(logits, label, label_smoothing=self.label_smoothing) + error
 

@@ -17,7 +17,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.edit import TASK, TURNABLE
-from neuralfunctionals.tasks.task import Task, holds_state_dicts
+from neuralfunctionals.tasks.task import Task, form_of_model, holds_state_dicts
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
@@ -45,8 +45,6 @@ class EditTask(Task):
         edit: One of `nf.data.EDITS`.
         augment: `"turns"` rotates and reflects training networks and their targets at random; only for edits that
             commute with it, see `TURNABLE`.
-        omega: Frequency of the networks' sines.
-        convention: How their weights are meant; see `nf.inr.convert_convention`.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -60,21 +58,19 @@ class EditTask(Task):
         *,
         edit: str,
         augment: Augment = "none",
-        omega: float = 30.0,
-        convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
+        super().__init__(model, optimizer=optimizer, seed=seed, form=form_of_model(model))
         if edit not in EDITS:
             raise UserError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
-        self.augmentation = Augmentation(augment, convention=convention)
+        self.augmentation = Augmentation(augment)
         if augment == "affine" or (augment == "turns" and edit not in TURNABLE):
             raise UserError(
                 f"Expected augment 'none', or 'turns' for {', '.join(TURNABLE)}, but got '{augment}' for {edit}: other "
                 "edits do not commute with it."
             )
-        self.edit_name, self.omega, self.convention = edit, omega, convention
+        self.edit_name = edit
 
     def prepare(self, items: WeightItems) -> EditBatch:
         if items.features is None or items.image is None:
@@ -86,7 +82,7 @@ class EditTask(Task):
 
     def render(self, features: WeightSpaceFeatures, like: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         """What networks show, at the size of some images."""
-        return render_images(features, *like.shape[1:3], omega=self.omega, convention=self.convention)
+        return render_images(self.describe(features), *like.shape[1:3])
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The edited networks."""
@@ -144,8 +140,9 @@ class EditTask(Task):
         if isinstance(networks, WeightSpaceFeatures):
             self.model.eval()
             edited = self(self.read(networks, form)).detach()
-            if form is not None and self.form is not None:
-                edited = convert(edited, self.form, form)
+            if self.form is not None:
+                own = form or SirenForm.of(networks.spec, assumed=self.form)
+                edited = convert(self.describe(edited), own)
             networks.require_finite_answers(edited.tensor)
             return edited
         if holds_state_dicts(networks):

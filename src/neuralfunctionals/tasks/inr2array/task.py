@@ -17,7 +17,7 @@ from neuralfunctionals.inr import SirenForm, image_values, render_images, render
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.inr2array import TASK
 from neuralfunctionals.tasks.latents import project
-from neuralfunctionals.tasks.task import Task
+from neuralfunctionals.tasks.task import Task, form_of_model
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, M latents, D latent channels, H rows, W columns, C colours.
@@ -50,8 +50,6 @@ class ReconstructTask(Task):
         target: What the decoded networks are to show: `"inr"` or `"image"`.
         augment: How training networks are moved at random, and their targets with them: `"none"`, `"affine"` or
             `"turns"`, see `Augmentation`. Only `"turns"` moves images too.
-        omega: Frequency of the networks' sines, those that come and those that are decoded.
-        convention: How their weights are meant; see `nf.inr.convert_convention`.
         optimizer: How to train.
         seed: Start of the random numbers.
     """
@@ -65,12 +63,10 @@ class ReconstructTask(Task):
         *,
         target: Target = "inr",
         augment: Augment = "none",
-        omega: float = 30.0,
-        convention: str = "paper",
         optimizer: OptimizerConfig | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, optimizer=optimizer, seed=seed, form=SirenForm(omega, convention))
+        super().__init__(model, optimizer=optimizer, seed=seed, form=form_of_model(model))
         missing = [name for name in ("encode", "decode", "grid_size") if not hasattr(model, name)]
         if missing:
             raise UserError(
@@ -81,8 +77,7 @@ class ReconstructTask(Task):
         self.target: Target = target
         if augment == "affine" and target == "image":
             raise UserError("Expected augment 'none' or 'turns' with target 'image': affine maps move networks only.")
-        self.augmentation = Augmentation(augment, convention=convention)
-        self.omega, self.convention = omega, convention
+        self.augmentation = Augmentation(augment)
 
     def prepare(self, items: WeightItems) -> ReconstructBatch:
         if items.features is None or items.image is None:
@@ -112,11 +107,10 @@ class ReconstructTask(Task):
         return reduce((self(batch.features, size) - target).square(), "B H W C -> B", "mean")
 
     def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
-        return render_images(features, *size, omega=self.omega, convention=self.convention)
+        return render_images(self.describe(features), *size)
 
     def _show(self, networks: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
-        grid_size = self._autoencoder.grid_size
-        return render_patches(networks, *size, grid_size=grid_size, omega=self.omega, convention=self.convention)
+        return render_patches(self.describe(networks), *size, grid_size=self._autoencoder.grid_size)
 
     @property
     def _autoencoder(self) -> Any:
