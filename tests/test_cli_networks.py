@@ -116,7 +116,7 @@ def test_encodes_networks_of_files(capsys, files, tmp_path):
 @pytest.fixture
 def store(digits, tmp_path):
     """The same two digits as a store of frequency 20."""
-    networks = convert(WeightSpaceFeatures.from_modules(digits), SirenForm(), SirenForm(omega=20.0))
+    networks = convert(WeightSpaceFeatures.from_modules(digits), SirenForm(omega=20.0))
     write_networks(tmp_path / "twenty.npz", networks, form=SirenForm(omega=20.0))
     assert main(["data", "import", "npz", str(tmp_path / "twenty.npz"), "--out", str(tmp_path / "store")]) == 0
     return tmp_path / "store"

@@ -9,7 +9,6 @@ from neuralfunctionals.data import EDITS, WeightDataset
 from neuralfunctionals.inr import image_bytes, image_values, render_images
 from neuralfunctionals.run_directory import RunDirectory
 
-FORM = {"omega": 20.0, "convention": "dws"}
 OPTIONS = ("--omega", "20", "--convention", "dws")
 
 
@@ -48,7 +47,7 @@ def test_the_store_says_the_size_and_holds_no_images(capsys, own):
 def test_images_are_rendered_as_they_are_read(own):
     dataset = WeightDataset(own).with_images()
     items = dataset[[5, 2]]
-    shown = render_images(items.features, 20, 24, **FORM)
+    shown = render_images(items.features, 20, 24)
     assert torch.equal(items.image, image_bytes(shown))
     assert torch.equal(dataset[2].image, items.image[1])
     assert WeightDataset(own).with_images((6, 7))[:3].image.shape == (3, 6, 7, 1)

@@ -9,6 +9,7 @@ from neuralfunctionals.tasks import ClassifyTask, EditTask
 from neuralfunctionals.web import cards
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import Exhibit, Models
+from neuralfunctionals.weight_space import NetworkSpec
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,6 @@ def test_refuses_changes_of_what_was_not_read(exhibit):
 def test_refuses_models_of_other_networks(models):
     from neuralfunctionals.models import NFN
     from neuralfunctionals.tasks import EditTask
-    from neuralfunctionals.weight_space import NetworkSpec
 
     other = EditTask(NFN(NetworkSpec.mlp([2, 8, 1]), channels=(2,)), edit="dilate")
     with pytest.raises(ValueError, match="reads networks"):
