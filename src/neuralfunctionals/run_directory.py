@@ -26,7 +26,7 @@ _REMEDY = "Restore it from a copy, or begin the run again with --force."
 
 
 class _Setting(TypedDict, total=False):
-    """What was asked for: `Run` in `recipes`."""
+    """What was asked for: see `config.Run`."""
 
     recipe: str
     scale: str

@@ -31,14 +31,13 @@ def _data_info(arguments: Any) -> dict[str, Any]:
 
     store = Store(arguments.store)
     shards, header = store.map_shards(), store.header
-    kinds = next(iter(shards.values()))
-    columns = {name: np.concatenate([s[name] for s in shards.values()]) for name in kinds if kinds[name].ndim == 1}
+    columns = store.join_columns(shards)
     result: dict[str, Any] = {
         "items": sum(len(header.items_of(shard)) for shard in shards),
         "items_planned": header.num_items,
         "complete": len(shards) == header.num_shards,
         "spec": None if header.spec is None else str(header.spec),
-        "tensors": sorted(kinds),
+        "tensors": sorted(next(iter(shards.values()))),
         **header.provenance,
     }
     if "split" in columns:

@@ -35,7 +35,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
     add(
         "--data-root",
         metavar="DIR",
-        help="directory of the full image sets, which are downloaded if missing (NF_DATA_ROOT)",
+        help="directory of the full image sets, downloaded when first needed (NF_DATA_ROOT)",
     )
     add("--image-size", type=int, metavar="N", help="resize the images of a folder to N x N")
 

@@ -275,16 +275,24 @@ class Store:
         Raises:
             StoreError: If there is none, one is damaged, or they are not of one kind.
         """
-        if not self.shards:
+        finished = self.shards
+        if not finished:
             raise StoreError(f"The store at {self.path} has no finished shard yet. Repeat the command that makes it.")
-        self.require_intact(self.shards)
-        shards = {shard: self.map_tensors(shard) for shard in self.shards}
+        self.require_intact(finished)
+        shards = {shard: self.map_tensors(shard) for shard in finished}
         shapes = None
         for shard, tensors in shards.items():
             here = {name: (array.dtype, array.shape[1:]) for name, array in tensors.items()}
             shapes = shapes or here
             self._require_fitting(self.file(shard, "safetensors"), tensors, is_alike=here == shapes)
         return shards
+
+    @staticmethod
+    def join_columns(shards: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """The tensors with one number for each item, for all items of some shards."""
+        first = next(iter(shards.values()))
+        names = [name for name in first if first[name].ndim == 1]
+        return {name: np.concatenate([tensors[name] for tensors in shards.values()]) for name in names}
 
     def _require_fitting(self, file: Path, tensors: Mapping[str, np.ndarray], *, is_alike: bool) -> None:
         """Raises unless tensors are alike in all shards, and those that the spec and the splits allow."""

@@ -84,11 +84,7 @@ class WeightDataset:
         shards = list(self._shards)
         self.tensor_names = tuple(sorted(self._shards[shards[0]]))
         # One number an item: small enough to hold, and then one lookup instead of one in every shard.
-        self._columns = {
-            name: np.concatenate([tensors[name] for tensors in self._shards.values()])
-            for name, first in self._shards[shards[0]].items()
-            if first.ndim == 1
-        }
+        self._columns = self.store.join_columns(self._shards)
         self._numbers = np.array(shards)
         ranges = [self.store.header.items_of(shard) for shard in shards]
         self._starts = np.cumsum([0, *map(len, ranges[:-1])])
