@@ -208,7 +208,7 @@ def neuron_states(layer, features):
         for i in free:
             for j in range(n[i]):
                 seen = []
-                for g in spec.groups:
+                for number, g in enumerate(spec.groups):
                     if i not in g.axes:
                         continue
                     mine = [(p, v.flatten()) for (h_, p), v in entries.items() if h_ is g and p[g.axes.index(i)] == j]
@@ -222,6 +222,10 @@ def neuron_states(layer, features):
                     elif all(a in fixed for a in others):
                         # A fixed neuron's kernel positions and channels stand together, as in FoldedGroup.
                         seen += [torch.cat(values), torch.cat(values).abs()]
+                        if layer.fourier:
+                            rows = zip(torch.cat(values), layer.fourier[str(number)].frequencies, strict=True)
+                            angles = torch.cat([2 * math.pi * value * row for value, row in rows])
+                            seen += [angles.sin(), angles.cos()]
                     else:
                         seen += [sum(values) / len(values), sum(v.abs() for v in values) / len(values)]
                 h[i, j] = layer.read_neurons[str(i)](torch.cat(seen)) + layer.read_network[str(i)](whole)

@@ -27,10 +27,11 @@ def make(spec, symmetry="HNP", **options):
     num_gates=st.sampled_from([1, 2]),
     num_rounds=st.integers(0, 2),
     omega=st.sampled_from([None, 3.0]),
+    num_frequencies=st.sampled_from([0, 3]),
 )
-def test_equals_the_loop_over_neurons(spec, symmetry, num_gates, num_rounds, omega):
+def test_equals_the_loop_over_neurons(spec, symmetry, num_gates, num_rounds, omega, num_frequencies):
     spec = spec if omega is None else spec.with_activation(Activation("sine", omega))
-    layer = make(spec, symmetry, num_gates=num_gates, num_rounds=num_rounds)
+    layer = make(spec, symmetry, num_gates=num_gates, num_rounds=num_rounds, num_frequencies=num_frequencies)
     features = random_features(spec, 2)
     states = layer(features)
     for network, (expected, whole) in enumerate(reference.neuron_states(layer, features)):

@@ -27,7 +27,7 @@ EQUIVARIANT = {
     "NFT NP": lambda spec: models.NFT(spec, io_encoding=False, **NFT),
     "NFT HNP": lambda spec: models.NFT(spec, symmetry="HNP", mlp="shared", **NFT),
     "NFT full": lambda spec: models.NFT(spec, global_term="full", **NFT),
-    "NFT with states": lambda spec: models.NFT(spec, neuron_states=2, state_channels=16, **NFT),
+    "NFT with states": lambda spec: models.NFT(spec, neuron_states=2, state_channels=16, state_frequencies=2, **NFT),
     "NFT HNP with states": lambda spec: models.NFT(
         spec, neuron_states=1, state_channels=16, symmetry="HNP", io_encoding=False, **NFT
     ),
@@ -36,7 +36,7 @@ EQUIVARIANT = {
     "DWSNet": lambda spec: models.DWSNet(spec, channels=3, num_layers=2),
     "NeuronGraphNet": lambda spec: models.NeuronGraphNet(sines(spec, 3.0), channels=16, num_rounds=2, rank=2),
     "NeuronGraphNet NP": lambda spec: models.NeuronGraphNet(
-        spec, channels=16, num_rounds=3, symmetry="NP", num_gates=2
+        spec, channels=16, num_rounds=3, symmetry="NP", num_gates=2, num_frequencies=2
     ),
 }
 INVARIANT = {

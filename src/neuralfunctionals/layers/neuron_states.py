@@ -25,7 +25,8 @@ from neuralfunctionals.layers.probes import Probes
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, n, m neurons of neighbouring layers, C channels of a state, G gates, c channels behind one
-# gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, M latents, H heads.
+# gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, V values of a neuron, F frequencies,
+# M latents, H heads.
 
 
 class States(NamedTuple):
@@ -45,7 +46,8 @@ class NeuronStates(nn.Module):
        G^{(i+1)\top} h^{(i+1)}, |G^{(i+1)}|^\top h^{(i+1)}]\big) $$
 
     Here $x_j$ holds the neuron's bias, its entries to neurons that stay in place, and means of the others; $s$ holds
-    numbers of the whole network. Entries are taken relative to the root mean square of their group in their network,
+    numbers of the whole network. $R_i$ is linear, or, with `num_frequencies`, an MLP that also reads Fourier features
+    of the entries to neurons that stay in place: in an INR, those of the input coordinates. Entries are taken relative to the root mean square of their group in their network,
     whose logarithm is part of $s$. The gates $G$ are learned projections of the weights, see `Gates`. In a round, each
     layer of neurons sees the new states of the layer before it.
 
@@ -68,6 +70,9 @@ class NeuronStates(nn.Module):
         num_gates: Gates of each weight; must divide the channels. Defaults to the largest power of two that does so and
             is at most 8 and at most the number of values of a weight (channels times kernel positions).
         symmetry: `"NP"` or `"HNP"`.
+        num_frequencies: Random frequencies of the Fourier features of each entry to a neuron that stays in place; 0
+            (the default) for none.
+        fourier_scale: Std of these frequencies.
         probes: Learned points (images for CNNs) at which the networks are evaluated; neurons are then read with their
             activations there, networks with their outputs (see `Probes`, `ImageProbes`). 0 (the default) reads weights
             only.
@@ -84,6 +89,8 @@ class NeuronStates(nn.Module):
         hidden_channels: int | None = None,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
+        num_frequencies: int = 0,
+        fourier_scale: float = 0.5,
         probes: int = 0,
         derivatives: bool = False,
     ) -> None:
@@ -108,12 +115,24 @@ class NeuronStates(nn.Module):
         if num_gates is None:
             values = in_channels * max(joint.group.fold for joint in self.joints) if self.joints else 1
             num_gates = math.gcd(1 << min(3, values.bit_length() - 1), channels)
+        self.fourier = nn.ModuleDict(
+            {
+                str(n): FourierValues(g.fold * in_channels, num_frequencies, fourier_scale)
+                for n, g in enumerate(self.groups)
+                if num_frequencies and len(g.ends) == 1 and not self._is_bias(g)
+            }
+        )
         self.read_neurons = nn.ModuleDict()
         self.read_network = nn.ModuleDict()
         for layer in self.layers:
             values = sum(g.fold * self._copies(g) * g.ends.count(layer) for g in self.groups) * in_channels
+            values += sum(f.out_channels for n, f in self.fourier.items() if self.groups[int(n)].ends[0] == layer)
             values += 0 if self.probes is None else self.probes.neuron_channels.get(layer, 0)
-            self.read_neurons[str(layer)] = nn.Linear(values, channels)
+            self.read_neurons[str(layer)] = (
+                nn.Sequential(nn.Linear(values, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
+                if num_frequencies
+                else nn.Linear(values, channels)
+            )
             # From zero: logarithms of scales are large and alike for all networks, and would drown the rest.
             self.read_network[str(layer)] = nn.Linear(self.network_channels, channels, bias=False)
             nn.init.zeros_(self.read_network[str(layer)].get_parameter("weight"))
@@ -138,7 +157,8 @@ class NeuronStates(nn.Module):
         seen: dict[int, list[Tensor]] = {layer: [] for layer in self.layers}
         inside = [scales.log().flatten(1)]
         values = []
-        for group, raw, x in zip(self.groups, features.split(), relative.split(), strict=True):
+        parts = zip(self.groups, features.split(), relative.split(), strict=True)
+        for n, (group, raw, x) in enumerate(parts):
             x = group.by_ends(group.fold_fixed(x))
             values.append(x)
             if not group.axes:
@@ -152,6 +172,8 @@ class NeuronStates(nn.Module):
                 for place, layer in enumerate(group.ends):
                     others = [1 + n for n in range(len(group.ends)) if n != place]
                     seen[layer] += [value.mean(others) if others else value for value in (x, x.abs())]
+                if str(n) in self.fourier:
+                    seen[group.ends[0]].append(self.fourier[str(n)](x))
         if self.probes is not None:
             activations, outputs = self.probes(features)
             inside.append(outputs)
@@ -159,9 +181,9 @@ class NeuronStates(nn.Module):
                 seen[layer].append(activation)
         network = torch.cat(inside, dim=-1)
         neurons = {
-            layer: self.read_neurons[str(layer)](torch.cat(parts, dim=-1))
+            layer: self.read_neurons[str(layer)](torch.cat(values_of, dim=-1))
             + self.read_network[str(layer)](network)[:, None]
-            for layer, parts in seen.items()
+            for layer, values_of in seen.items()
         }
         between = self.gates([joint.select(values) for joint in self.joints]) if len(self.rounds) else []
         for update in self.rounds:
@@ -170,6 +192,21 @@ class NeuronStates(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.spec}, {self.in_channels} -> {self.channels} channels, symmetry={self.symmetry}"
+
+
+class FourierValues(nn.Module):
+    r"""Random Fourier features of each value for itself: $[\sin, \cos](2 \pi b_{vf} x_v)$ with fixed $b_{vf}$."""
+
+    frequencies: Float[Tensor, "V F"]
+
+    def __init__(self, values: int, num_frequencies: int, scale: float) -> None:
+        super().__init__()
+        self.out_channels = 2 * values * num_frequencies
+        self.register_buffer("frequencies", torch.randn(values, num_frequencies) * scale)
+
+    def forward(self, x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B D"]:
+        angles = (2 * math.pi * x[..., None] * self.frequencies).flatten(-2)
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -292,15 +329,70 @@ class NeuronRound(nn.Module):
 
 
 class StatePool(nn.Module):
-    """Mean and maximum of the states of each layer, and what belongs to the whole network. Symmetry: invariant."""
+    r"""Mean and maximum of the states of each layer, and what belongs to the whole network.
 
-    def __init__(self, states: NeuronStates) -> None:
+    With `hidden_channels`, also the mean of a hidden layer on each state, $\mathrm{GELU}(A\, \mathrm{LN}(h_j) + b)$: a
+    mean over neurons can tell more about them the wider what it is taken of. Symmetry: invariant.
+
+    Args:
+        states: What gives the states.
+        hidden_channels: Width of the hidden layer; 0 (the default) for none.
+    """
+
+    def __init__(self, states: NeuronStates, hidden_channels: int = 0) -> None:
         super().__init__()
-        self.out_channels = 2 * states.channels * len(states.layers) + states.network_channels
+        self.out_channels = (2 * states.channels + hidden_channels) * len(states.layers) + states.network_channels
+        self.hidden = nn.ModuleDict(
+            {
+                str(layer): nn.Sequential(
+                    nn.LayerNorm(states.channels), nn.Linear(states.channels, hidden_channels), nn.GELU()
+                )
+                for layer in states.layers
+                if hidden_channels
+            }
+        )
 
     def forward(self, states: States) -> Float[Tensor, "B D"]:
         pooled = [value for h in states.neurons.values() for value in (h.mean(1), h.amax(1))]
-        return torch.cat([*pooled, states.network], dim=-1)
+        hidden = [self.hidden[str(layer)](h).mean(1) for layer, h in states.neurons.items() if self.hidden]
+        return torch.cat([*pooled, *hidden, states.network], dim=-1)
+
+
+class StateContext(nn.Module):
+    r"""Tells every neuron about its whole network.
+
+    $$ c = \mathrm{GELU}(P\, \mathrm{LN}(\mathrm{pool}(h)) + p), \qquad
+       h^{(i)}_j \leftarrow h^{(i)}_j + \mathrm{MLP}_i\big[\mathrm{LN}(h^{(i)}_j), c\big] $$
+
+    A few rounds carry messages a few layers far; what an INR shows is spread over all of its neurons.
+    Symmetry: that of the states.
+
+    Args:
+        states: What gives the states.
+        pool_channels: Hidden layer of the pooled states; see `StatePool`.
+        context_channels: Length of $c$.
+    """
+
+    def __init__(self, states: NeuronStates, pool_channels: int, context_channels: int) -> None:
+        super().__init__()
+        self.pool = StatePool(states, pool_channels)
+        size, channels, hidden = self.pool.out_channels, states.channels, 2 * states.channels
+        self.context = nn.Sequential(nn.LayerNorm(size), nn.Linear(size, context_channels), nn.GELU())
+        self.norms = nn.ModuleDict({str(i): nn.LayerNorm(channels) for i in states.layers})
+        self.from_state = nn.ModuleDict({str(i): nn.Linear(channels, hidden) for i in states.layers})
+        self.from_context = nn.ModuleDict(
+            {str(i): nn.Linear(context_channels, hidden, bias=False) for i in states.layers}
+        )
+        self.out = nn.ModuleDict({str(i): nn.Linear(hidden, channels) for i in states.layers})
+
+    def forward(self, states: States) -> States:
+        context = self.context(self.pool(states))
+        neurons = {}
+        for layer, h in states.neurons.items():
+            i = str(layer)
+            hidden = self.from_state[i](self.norms[i](h)) + self.from_context[i](context)[:, None]
+            neurons[layer] = h + self.out[i](nn.functional.gelu(hidden))
+        return States(neurons, states.network)
 
 
 class WriteEntries(nn.Module):
@@ -360,9 +452,20 @@ class StateCrossAttention(nn.Module):
         latent_channels: Channels of each latent.
         num_latents: Number of learned queries.
         num_heads: Heads; must divide the latent channels.
+        pool_channels: Hidden layer of the pooled states; see `StatePool`.
+        hidden_channels: Width of the MLP of the pooled states. Defaults to four times the channels of a state.
     """
 
-    def __init__(self, states: NeuronStates, latent_channels: int, num_latents: int, num_heads: int = 4) -> None:
+    def __init__(
+        self,
+        states: NeuronStates,
+        latent_channels: int,
+        num_latents: int,
+        num_heads: int = 4,
+        *,
+        pool_channels: int = 0,
+        hidden_channels: int | None = None,
+    ) -> None:
         super().__init__()
         if latent_channels % num_heads:
             raise UserError(
@@ -373,8 +476,9 @@ class StateCrossAttention(nn.Module):
         self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))
         self.norm = nn.LayerNorm(states.channels)
         self.to_pairs = nn.ModuleDict({str(i): nn.Linear(states.channels, 2 * latent_channels) for i in states.layers})
-        self.pool = StatePool(states)
-        size, hidden = self.pool.out_channels, 4 * states.channels
+        self.pool = StatePool(states, pool_channels)
+        size = self.pool.out_channels
+        hidden = 4 * states.channels if hidden_channels is None else hidden_channels
         self.from_pool = nn.Sequential(
             nn.LayerNorm(size), nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, num_latents * latent_channels)
         )

@@ -1,15 +1,16 @@
-"""What stands on top: the MLP behind an invariant layer, and the classifier of latent arrays."""
+"""What stands on top: the MLP behind an invariant layer, a head that draws first, and the classifier of latents."""
 
 from collections.abc import Sequence
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.models.pretrained import Pretrained
 
-# Axes: B input networks, M latents, D latent channels, K classes.
+# Axes: B input networks, M latents, D latent channels or pooled values, K classes, P values of a picture.
 
 
 def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout: float = 0.0) -> nn.Sequential:
@@ -19,6 +20,61 @@ def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout
         layers += [nn.Linear(in_features, width), nn.ReLU(), nn.Dropout(dropout)]
         in_features = width
     return nn.Sequential(*layers, nn.Linear(in_features, out_features))
+
+
+class PictureHead(nn.Module):
+    """Draws what a network shows as a small picture, and reads the answer off the picture and the pooled states.
+
+    The picture comes from an MLP of the pooled states. It is the last part of the output, so that a task can teach it
+    (see `ClassifyTask`): hundreds of numbers tell more about a network than one label does.
+
+    Args:
+        in_features: Pooled values of a network.
+        hidden: Width of the MLPs.
+        out_features: Length of the output, picture included.
+        side: Side of the picture.
+        colours: Colours of the picture.
+        channels: Channels of the first convolution; the others have twice as many.
+        dropout: Dropout of the MLPs.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        *,
+        side: int,
+        colours: int = 1,
+        channels: int = 16,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        values = side * side * colours
+        if out_features <= values:
+            raise UserError(
+                f"Expected more than {values} output channels, as the picture of side {side} alone has so many, but got "
+                f"{out_features}. Train with task.decode_size {side}, or leave picture_size at 0."
+            )
+        self.shape = (side, side, colours)
+        self.draw = mlp_head(in_features, [hidden], values, dropout)
+        self.look = nn.Sequential(
+            nn.Conv2d(colours, channels, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(2 * channels, 2 * channels, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Flatten(),
+            nn.Dropout(dropout),
+        )
+        seen = 2 * channels * (-(-side // 4)) ** 2
+        self.answer = mlp_head(seen + in_features, [hidden], out_features - values, dropout)
+
+    def forward(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B K+P"]:
+        picture = self.draw(pooled)
+        seen = self.look(rearrange(picture.unflatten(1, self.shape), "B h w c -> B c h w"))
+        return torch.cat([self.answer(torch.cat([seen, pooled], dim=1)), picture], dim=1)
 
 
 class LatentClassifier(nn.Module, Pretrained):

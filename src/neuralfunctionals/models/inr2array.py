@@ -50,6 +50,9 @@ class Inr2Array(nn.Module, Pretrained):
         fourier_scale: Std of the Fourier frequencies.
         neuron_states: Rounds of message passing before the NFT's attention; see `NFT`.
         state_channels: Channels of the states that these give.
+        state_frequencies: Random Fourier features that neurons are read with, by either; see `layers.NeuronStates`.
+        pool_channels: Hidden layer of a `NeuronGraphNet`'s pooled states; see there.
+        head_channels: Width of the MLP behind them. Defaults to that of a `NeuronGraphNet`.
         probes: Learned points at which the encoder evaluates the networks; 0 (the default) reads weights only.
         latent_mlp: Whether a feed-forward with residual stands behind the cross-attention.
         decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
@@ -77,6 +80,9 @@ class Inr2Array(nn.Module, Pretrained):
         fourier_scale: float = 3.0,
         neuron_states: int = 0,
         state_channels: int = 64,
+        state_frequencies: int = 0,
+        pool_channels: int = 0,
+        head_channels: int | None = None,
         probes: int = 0,
         latent_mlp: bool = True,
         decoder: Literal["separate", "joint"] = "separate",
@@ -114,6 +120,7 @@ class Inr2Array(nn.Module, Pretrained):
                 fourier_scale=fourier_scale,
                 neuron_states=neuron_states,
                 state_channels=state_channels,
+                state_frequencies=state_frequencies,
                 probes=probes,
                 pooling="latents",
                 num_latents=self.num_latents,
@@ -124,6 +131,9 @@ class Inr2Array(nn.Module, Pretrained):
                 spec,
                 channels=channels,
                 num_rounds=num_blocks,
+                num_frequencies=state_frequencies,
+                pool_channels=pool_channels,
+                head_channels=None if head_channels is None else (head_channels,),
                 probes=probes,
                 dropout=dropout,
                 pooling="latents",

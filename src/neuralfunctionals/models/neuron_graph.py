@@ -10,13 +10,14 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
 from neuralfunctionals.layers.neuron_states import (
+    StateContext,
     StateCrossAttention,
     StatePool,
     WriteEntries,
     spread_scales,
     take_out_scales,
 )
-from neuralfunctionals.models.heads import mlp_head
+from neuralfunctionals.models.heads import PictureHead, mlp_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -45,12 +46,18 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden_channels: Width inside the updates. Defaults to twice the channels.
         num_gates: Gates of each weight; see `layers.NeuronStates`.
         symmetry: `"HNP"` tells input and output neurons apart.
+        num_frequencies: Random Fourier features that neurons are read with; see `layers.NeuronStates`.
+        fourier_scale: Std of their frequencies.
         probes: Learned points (images for CNNs) at which networks are evaluated; 0 (the default) reads weights only.
         dropout: Dropout before the output layer.
         pooling: See above.
+        pool_channels: Width of a hidden layer on each state, whose mean is pooled too; see `layers.StatePool`.
         num_latents: Queries that attend to the neurons.
         latent_channels: Channels of each latent.
-        head_channels: Hidden widths of the MLP that gives the vector.
+        head_channels: Hidden widths of the MLP behind the pooled states. Defaults to one of 256 for a vector, and of four
+            times the channels of a state for latents, whose MLP has one hidden layer.
+        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN reads
+            the others; see `models.heads.PictureHead`. 0 (the default) for none.
         entry_channels: Width of the MLP that gives output features.
         rank: Length of the vectors in the product of two states.
         output_scale: First value of the learned scales of the output features, relative to those of the input.
@@ -74,12 +81,16 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden_channels: int | None = None,
         num_gates: int | None = None,
         symmetry: Symmetry = "HNP",
+        num_frequencies: int = 0,
+        fourier_scale: float = 0.5,
         probes: int = 0,
         dropout: float = 0.0,
         pooling: Literal["vector", "latents"] | None = None,
+        pool_channels: int = 0,
         num_latents: int = 16,
         latent_channels: int = 64,
-        head_channels: Sequence[int] = (256,),
+        head_channels: Sequence[int] | None = None,
+        picture_size: int = 0,
         entry_channels: int = 64,
         rank: int = 32,
         output_scale: float = 0.1,
@@ -98,19 +109,36 @@ class NeuronGraphNet(nn.Module, Pretrained):
             hidden_channels=hidden_channels,
             num_gates=num_gates,
             symmetry=symmetry,
+            num_frequencies=num_frequencies,
+            fourier_scale=fourier_scale,
             probes=probes,
             derivatives=pooling is None,
         )
         self.dropout = nn.Dropout(dropout)
-        self.pooling = pooling
+        self.pooling, self.picture_size = pooling, picture_size
         if pooling == "vector":
-            self.pool = StatePool(self.states)
+            self.pool = StatePool(self.states, pool_channels)
             size = self.pool.out_channels
-            self.head = nn.Sequential(nn.LayerNorm(size), mlp_head(size, head_channels, out_channels, dropout))
+            widths = head_channels or (256,)
+            head = (
+                PictureHead(size, widths[0], out_channels, side=picture_size, colours=spec.widths[-1], dropout=dropout)
+                if picture_size
+                else mlp_head(size, widths, out_channels, dropout)
+            )
+            self.head = nn.Sequential(nn.LayerNorm(size), head)
         elif pooling == "latents":
             self.out_channels = latent_channels
-            self.head = StateCrossAttention(self.states, latent_channels, num_latents)
+            self.head = StateCrossAttention(
+                self.states,
+                latent_channels,
+                num_latents,
+                pool_channels=pool_channels,
+                hidden_channels=None if head_channels is None else head_channels[0],
+            )
         else:
+            self.context = (
+                StateContext(self.states, pool_channels, (head_channels or (256,))[0]) if pool_channels else None
+            )
             self.write = WriteEntries(self.states, entry_channels)
             self.skip = Pointwise(spec, in_channels, entry_channels)
             self.entries = Pointwise(spec, entry_channels, out_channels)
@@ -124,6 +152,8 @@ class NeuronGraphNet(nn.Module, Pretrained):
             return self.head(self.dropout(self.pool(states)))
         if self.pooling == "latents":
             return self.head(states)
+        if self.context is not None:
+            states = self.context(states)
         relative, scales = take_out_scales(features)
         hidden = self.write(states) + self.skip(relative)
         output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)

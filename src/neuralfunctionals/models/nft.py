@@ -58,6 +58,7 @@ class NFT(nn.Module, Pretrained):
         neuron_states: Rounds of message passing that give each neuron a state before the attention (see
             `layers.NeuronStates`); each token starts with maps of the states at its ends added. 0 is the paper's model.
         state_channels: Channels of these states.
+        state_frequencies: Random Fourier features that neurons are read with; see `layers.NeuronStates`.
         probes: Learned points (images for CNNs) at which the networks are evaluated (see `layers.Probes`); 0 (the
             default) reads weights only.
         pooling: See above.
@@ -94,6 +95,7 @@ class NFT(nn.Module, Pretrained):
         mlp: Literal["per_layer", "shared"] = "per_layer",
         neuron_states: int = 0,
         state_channels: int = 64,
+        state_frequencies: int = 0,
         probes: int = 0,
         pooling: Literal["latents", "cross_attention", "NP", "HNP"] | None = None,
         num_latents: int = 16,
@@ -139,6 +141,7 @@ class NFT(nn.Module, Pretrained):
                 state_channels,
                 num_rounds=neuron_states,
                 symmetry=self.symmetry,
+                num_frequencies=state_frequencies,
                 probes=probes,
                 derivatives=pooling is None,
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any, TypedDict
 
 from neuralfunctionals.errors import UserError
@@ -13,6 +14,7 @@ from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import write_whole
 from neuralfunctionals.run_directory import RunConfig, RunDirectory, RunResult
 
+_LOSSES = 100
 RECORDS = ".jsonl"
 """How the names of such files end."""
 
@@ -36,6 +38,8 @@ class _Record(TypedDict):
 def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
     """Writes config, result and curve of finished runs, one line each.
 
+    Of a long curve the losses are means over several rows, so that a line stays small; every validation is kept.
+
     Args:
         runs: Directories of finished runs.
         out: The file, whose name ends in `.jsonl`; `nf report` reads it like the directories.
@@ -43,12 +47,27 @@ def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike
     lines = []
     for path in runs:
         run = RunDirectory(path).require()
-        curve = run.read_curve()
+        curve = _thin(run.read_curve())
         names = list(dict.fromkeys(name for row in curve for name in row))
         rows = [[row.get(name) for name in names] for row in curve]
-        record = {"config": run.read_config(), "result": run.read_result(), "curve": {"names": names, "rows": rows}}
+        config = run.read_config()
+        if "path" in config["data"]:  # where it was is of no use elsewhere
+            config["data"]["path"] = Path(config["data"]["path"]).name
+        record = {"config": config, "result": run.read_result(), "curve": {"names": names, "rows": rows}}
         lines.append(json.dumps({"name": run.path.name, **record}, separators=(",", ":")))
     write_whole(Path(out), "".join(f"{line}\n" for line in lines).encode())
+
+
+def _thin(curve: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most so many rows of losses, each the mean of those it stands for, beside the validations."""
+    training = [row for row in curve if "loss" in row]
+    size = -(-len(training) // _LOSSES)
+    kept = [row for row in curve if "loss" not in row]
+    for start in range(0, len(training), size):
+        part = training[start : start + size]
+        kept.append({**part[-1], "loss": mean(row["loss"] for row in part)})
+    kept.sort(key=lambda row: (row["step"], "loss" not in row))
+    return [{n: float(f"{x:.6g}") if isinstance(x, float) else x for n, x in row.items()} for row in kept]
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from neuralfunctionals.run_directory import RunDirectory
 class Curves(Callback):
     """Writes one row every few steps, with the mean loss since the row before, and one for every validation.
 
-    Seconds count training alone, without validation, over all launches of the run. The file is written at validations,
-    where a run can be continued; a run that is continued drops the rows that it is going to write again.
+    Seconds count training alone, without validation, over all launches of the run. On a CPU they are seconds of one
+    core, so that other work on the machine does not count; on other devices they are seconds on the clock. The file is
+    written at validations, where a run can be continued; a run that is continued drops the rows that it is going to
+    write again.
 
     Args:
         run: Where to write; columns `step`, `seconds`, `lr`, `loss` and one for each metric.
@@ -26,6 +29,7 @@ class Curves(Callback):
     def __init__(self, run: RunDirectory, *, every: int) -> None:
         self.run, self.every = run, every
         self.seconds = 0.0
+        self._clock: Callable[[], float] = time.perf_counter
         self._since: float | None = None
         self._losses: list[Tensor] = []
         self._rows: list[dict[str, Any]] = []
@@ -37,14 +41,15 @@ class Curves(Callback):
         self.seconds = state_dict["seconds"]
 
     def _elapsed(self) -> float:
-        return self.seconds + (0.0 if self._since is None else time.perf_counter() - self._since)
+        return self.seconds + (0.0 if self._since is None else self._clock() - self._since)
 
     def _pause(self) -> None:
         self.seconds, self._since = self._elapsed(), None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._rows = [row for row in self.run.read_curve() if row["step"] <= trainer.global_step]
-        self._since = time.perf_counter()
+        self._clock = time.process_time if trainer.strategy.root_device.type == "cpu" else time.perf_counter
+        self._since = self._clock()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._pause()
@@ -54,7 +59,7 @@ class Curves(Callback):
         self._add_row(trainer, metrics)
         if trainer.is_global_zero:
             self.run.write_curve(self._rows)
-        self._since = time.perf_counter()
+        self._since = self._clock()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -31,6 +31,8 @@ class ClassifyConfig:
     """Share of each label that is spread over all classes."""
     decode_size: int = 0
     """Side of a small picture that the model learns to predict beside the class, in training; 0 for none."""
+    decode_weight: float = 1.0
+    """Weight of the picture's squared error in the loss."""
     augment: Augment = "none"
     """Move training networks at random: by mild affine maps, or by rotations and reflections."""
     mirror: bool = False
@@ -60,7 +62,7 @@ _NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=2e-3, batch_size=64, steps=1500)
 _STATES = replace(
     _NFT,
     tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_SMALL, "neuron_states": 3, "state_channels": 64},
+    small={**_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
     paper={**_PAPER, "neuron_states": 4},
 )
 _NFN = ModelSettings(
@@ -80,8 +82,23 @@ _NFN = ModelSettings(
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
-        tiny={"channels": 8, "num_rounds": 2, "head_channels": [16]},
-        small={"channels": 96, "num_rounds": 3, "dropout": 0.05},
+        tiny={
+            "channels": 8,
+            "num_rounds": 2,
+            "num_frequencies": 2,
+            "pool_channels": 8,
+            "head_channels": [16],
+            "picture_size": 14,
+        },
+        small={
+            "channels": 96,
+            "num_rounds": 3,
+            "num_frequencies": 16,
+            "pool_channels": 384,
+            "head_channels": [512],
+            "picture_size": 14,
+            "dropout": 0.05,
+        },
         paper={"channels": 128, "num_rounds": 6},
         lr=2.5e-3,
         batch_size=64,
@@ -137,7 +154,7 @@ def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
         return _paper(recipe, name, model, settings, on_latents=on_latents)
     plain = Run(name, scale, model, task=ClassifyConfig(), data=DataConfig(images=images))
     if not on_latents:
-        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14)
+        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14, decode_weight=32.0)
         plain = replace(plain, task=task, canonical="sine")
     run = timed(plain, "small" if scale == "tiny" else scale, settings)
     return small_enough(run, settings, images) if scale == "tiny" else run

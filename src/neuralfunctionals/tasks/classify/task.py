@@ -49,6 +49,7 @@ class ClassifyTask(Task):
         label_smoothing: Share of each label that is spread over all classes.
         decode_size: Side of a small picture that the model learns to predict beside the class, in outputs behind those
             of the classes: what the network shows on a grid of so many points. 0 for none. It is part of the loss only.
+        decode_weight: Weight of the picture's mean squared error beside the cross-entropy.
         augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
         mirror: Whether every second network is mirrored too.
         optimizer: How to train.
@@ -67,6 +68,7 @@ class ClassifyTask(Task):
         mixup_alpha: float = 0.0,
         label_smoothing: float = 0.0,
         decode_size: int = 0,
+        decode_weight: float = 1.0,
         augment: Augment = "none",
         mirror: bool = False,
         optimizer: OptimizerConfig | None = None,
@@ -94,7 +96,15 @@ class ClassifyTask(Task):
                 "Expected to decode pictures of networks without mixup, of a size of 0 or more, but got "
                 f"decode_size {decode_size}, source '{source}' and mixup_alpha {mixup_alpha}."
             )
-        self.decode_size = decode_size
+        if not 0 <= decode_weight < float("inf"):
+            raise UserError(f"Expected decode_weight to be 0 or more, but got {decode_weight}.")
+        drawn = max(getattr(part, "picture_size", 0) for part in model.modules())
+        if drawn not in (0, decode_size):
+            raise UserError(
+                f"Expected decode_size {drawn}, the side of the picture that the model draws, but got {decode_size}. "
+                "Give the task's decode_size and the model's picture_size the same value."
+            )
+        self.decode_size, self.decode_weight = decode_size, decode_weight
 
     def require_data(self, dataset: WeightDataset) -> None:
         """Raises unless the dataset holds what the model reads, with classes that it knows."""
@@ -149,7 +159,7 @@ class ClassifyTask(Task):
         with torch.no_grad():
             shown = render_images(self.describe(networks), side, side)
         error = mse_loss(pictures, shown.flatten(1))
-        return cross_entropy(logits, label, label_smoothing=self.label_smoothing) + error
+        return cross_entropy(logits, label, label_smoothing=self.label_smoothing) + self.decode_weight * error
 
     def score(self, batch: ClassifyBatch) -> dict[str, Float[Tensor, "B"]]:
         logits = self(batch.inputs)
