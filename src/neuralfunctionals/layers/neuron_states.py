@@ -47,9 +47,10 @@ class NeuronStates(nn.Module):
 
     Here $x_j$ holds the neuron's bias, its entries to neurons that stay in place, and means of the others; $s$ holds
     numbers of the whole network. $R_i$ is linear, or, with `num_frequencies`, an MLP that also reads Fourier features
-    of the entries to neurons that stay in place: in an INR, those of the input coordinates. Entries are taken relative to the root mean square of their group in their network,
-    whose logarithm is part of $s$. The gates $G$ are learned projections of the weights, see `Gates`. In a round, each
-    layer of neurons sees the new states of the layer before it.
+    of the entries to neurons that stay in place: in an INR, those of the input coordinates. Entries are taken relative
+    to the root mean square of their group in their network, whose logarithm is part of $s$. The gates $G$ are learned
+    projections of the weights, see `Gates`. In a round, each layer of neurons sees the new states of the layer before
+    it.
 
     In networks other than chains every axis of neurons has states, and messages pass along every group that joins two.
     Neurons of a nested axis are counted over it and its parent, which has no states of its own there.

@@ -53,7 +53,7 @@ class PictureHead(nn.Module):
         values = side * side * colours
         if out_features <= values:
             raise UserError(
-                f"Expected more than {values} output channels, as the picture of side {side} alone has so many, but got "
+                f"Expected more than {values} output channels, as the picture of side {side} has so many, but got "
                 f"{out_features}. Train with task.decode_size {side}, or leave picture_size at 0."
             )
         self.shape = (side, side, colours)

@@ -54,10 +54,10 @@ class NeuronGraphNet(nn.Module, Pretrained):
         pool_channels: Width of a hidden layer on each state, whose mean is pooled too; see `layers.StatePool`.
         num_latents: Queries that attend to the neurons.
         latent_channels: Channels of each latent.
-        head_channels: Hidden widths of the MLP behind the pooled states. Defaults to one of 256 for a vector, and of four
-            times the channels of a state for latents, whose MLP has one hidden layer.
-        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN reads
-            the others; see `models.heads.PictureHead`. 0 (the default) for none.
+        head_channels: Hidden widths of the MLP behind the pooled states. Defaults to one of 256 for a vector, and of
+            four times the channels of a state for latents, whose MLP has one hidden layer.
+        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN
+            reads the others; see `models.heads.PictureHead`. 0 (the default) for none.
         entry_channels: Width of the MLP that gives output features.
         rank: Length of the vectors in the product of two states.
         output_scale: First value of the learned scales of the output features, relative to those of the input.
