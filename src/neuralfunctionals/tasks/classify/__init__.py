@@ -94,15 +94,15 @@ _SETTINGS: dict[str, ModelSettings] = {
             "channels": 96,
             "num_rounds": 3,
             "num_frequencies": 16,
-            "pool_channels": 384,
-            "head_channels": [512],
+            "pool_channels": 768,
+            "head_channels": [1024],
             "picture_size": 14,
             "dropout": 0.05,
         },
         paper={"channels": 128, "num_rounds": 6},
         lr=2.5e-3,
         batch_size=64,
-        steps=6000,
+        steps=4500,
     ),
     "nft-states": _STATES,
     "nft": _NFT,
@@ -154,7 +154,7 @@ def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
         return _paper(recipe, name, model, settings, on_latents=on_latents)
     plain = Run(name, scale, model, task=ClassifyConfig(), data=DataConfig(images=images))
     if not on_latents:
-        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14, decode_weight=32.0)
+        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14, decode_weight=64.0)
         plain = replace(plain, task=task, canonical="sine")
     run = timed(plain, "small" if scale == "tiny" else scale, settings)
     return small_enough(run, settings, images) if scale == "tiny" else run
