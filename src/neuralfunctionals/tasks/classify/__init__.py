@@ -102,7 +102,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         paper={"channels": 128, "num_rounds": 6},
         lr=2.5e-3,
         batch_size=64,
-        steps=4500,
+        steps=3750,
     ),
     "nft-states": _STATES,
     "nft": _NFT,
