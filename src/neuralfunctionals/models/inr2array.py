@@ -58,6 +58,8 @@ class Inr2Array(nn.Module, Pretrained):
         decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
             output is scaled and added to a learned network.
         decoder_channels: Hidden width of the decoder's MLPs.
+        paint_size: Side, in pixels, of a small picture of its patch that is read linearly off each latent, see `paint`.
+            It teaches the encoder what its latents must tell long before the decoder can show it. 0 for none.
         canonical: The symmetry whose canonical form the encoder reads, such as `spec.symmetry`; see `Canonical`. None
             (the default) gives it the networks as they are.
     """
@@ -87,6 +89,7 @@ class Inr2Array(nn.Module, Pretrained):
         latent_mlp: bool = True,
         decoder: Literal["separate", "joint"] = "separate",
         decoder_channels: int = 256,
+        paint_size: int = 0,
         canonical: NetworkSymmetry | None = None,
     ) -> None:
         super().__init__()
@@ -161,6 +164,8 @@ class Inr2Array(nn.Module, Pretrained):
             self.encoder = Canonical(self.encoder, symmetry=canonical)
         make = _SeparateDecoder if decoder == "separate" else _JointDecoder
         self.decoder = make(spec, latent_channels, decoder_channels)
+        self.paint_size = paint_size
+        self.to_pixels = nn.Linear(latent_channels, paint_size**2 * spec.widths[-1]) if paint_size else None
 
     def encode(self, features: WeightSpaceFeatures) -> Float[Tensor, "B M D"]:
         """The invariant latent array."""
@@ -175,6 +180,14 @@ class Inr2Array(nn.Module, Pretrained):
                 f"{tuple(latents.shape)}. Use latents of this model's encode."
             )
         return WeightSpaceFeatures(self.spec, self.decoder(rearrange(latents, "B M D -> (B M) D"))[..., None])
+
+    def paint(self, latents: Float[Tensor, "B M D"]) -> Float[Tensor, "B S S C"]:
+        """Pictures of `grid_size * paint_size` pixels along each side, each patch a linear map of its latent."""
+        if self.to_pixels is None:
+            raise UserError("Expected a model that paints, but this one has paint_size 0. Build it with a paint_size.")
+        grid, side = self.grid_size, self.paint_size
+        pixels = self.to_pixels(latents).unflatten(2, (side, side, -1)).unflatten(1, (grid, grid))
+        return rearrange(pixels, "B i j h w c -> B (i h) (j w) c")
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         return self.decode(self.encode(features))

@@ -37,7 +37,7 @@ _PAPER: dict[str, Any] = {
     "latent_channels": 256,
 }
 _NFT_PAPER: dict[str, Any] = {**_PAPER, "hidden_channels": 1024, "num_heads": 4}
-_SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256}
+_SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256, "paint_size": 7}
 _NFT_SMALL: dict[str, Any] = {
     **_SMALL,
     "channels": 32,
@@ -53,12 +53,24 @@ _NFT = ModelSettings(_NFT_TINY, _NFT_SMALL, _NFT_PAPER, lr=2e-3, batch_size=32, 
 _STATES = replace(
     _NFT,
     tiny={**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_NFT_SMALL, "neuron_states": 3, "state_channels": 64},
+    small={**_NFT_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
     paper={**_NFT_PAPER, "neuron_states": 4},
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
-        _TINY, {**_SMALL, "channels": 96, "num_blocks": 3}, _PAPER, lr=2.5e-3, batch_size=64, steps=4000
+        {**_TINY, "state_frequencies": 2, "pool_channels": 8, "head_channels": 16, "paint_size": 7},
+        {
+            **_SMALL,
+            "channels": 96,
+            "num_blocks": 3,
+            "state_frequencies": 16,
+            "pool_channels": 768,
+            "head_channels": 1024,
+        },
+        _PAPER,
+        lr=2.5e-3,
+        batch_size=64,
+        steps=3500,
     ),
     "nft-states": _STATES,
     "nft": _NFT,

@@ -9,6 +9,7 @@ import torch
 from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
@@ -42,6 +43,9 @@ class ReconstructTask(Task):
 
     The target $t$ is what the network shows, $\mathrm{INR}(x; W)$, or the image that it was fitted to. The paper has
     the sum over the $n$ values of a picture; the mean differs by a factor and is the error that it reports.
+    A model that paints (see `Inr2Array.paint`) also learns to paint the target: the loss is the sum of both errors,
+    the metric still that of the decoded networks.
+
     Symmetry: the latents are as invariant as the model's.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 4.
 
@@ -96,15 +100,28 @@ class ReconstructTask(Task):
             batch = ReconstructBatch(*self.augmentation.turn_with(batch.features, batch.image))
         else:
             batch = batch._replace(features=self.augmentation.move(batch.features))
-        return self._errors(batch).mean()
+        latents, size = self._autoencoder.encode(batch.features), _size(batch.image)
+        target = self._target(batch, size)
+        loss = mse_loss(self._show(self._autoencoder.decode(latents), size), target)
+        if getattr(self.model, "paint_size", 0):
+            painted = self._autoencoder.paint(latents)
+            same = _size(painted) == size
+            loss = loss + mse_loss(painted, target if same else self._target(batch, _size(painted)))
+        return loss
 
     def score(self, batch: ReconstructBatch) -> dict[str, Float[Tensor, "B"]]:
         return {"mse": self._errors(batch)}
 
     def _errors(self, batch: ReconstructBatch) -> Float[Tensor, "B"]:
         size = _size(batch.image)
-        target = batch.image if self.target == "image" else self._render(batch.features, size)
-        return reduce((self(batch.features, size) - target).square(), "B H W C -> B", "mean")
+        return reduce((self(batch.features, size) - self._target(batch, size)).square(), "B H W C -> B", "mean")
+
+    def _target(self, batch: ReconstructBatch, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
+        """What is to be shown: the images, at their own size, or what the networks show, at any."""
+        if self.target == "image" and size == _size(batch.image):
+            return batch.image
+        with torch.no_grad():
+            return self._render(batch.features, size)
 
     def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
         return render_images(self.describe(features), *size)
