@@ -98,6 +98,20 @@ def test_queries_attend_to_all_neurons():
     torch.testing.assert_close(attend(states)[0], torch.stack(expected) + whole)
 
 
+@settings(max_examples=10)
+@given(spec=network_specs(), symmetry=symmetries)
+def test_pooling_takes_means_of_a_hidden_layer_too(spec, symmetry):
+    layer = make(spec, symmetry, num_rounds=1)
+    pool = StatePool(layer, 5).double()
+    states = layer(random_features(spec, 2, batch=1))
+    expected = [value for h in states.neurons.values() for value in (h[0].mean(0), h[0].amax(0))]
+    for i, h in states.neurons.items():
+        expected.append(sum(pool.hidden[str(i)](state) for state in h[0]) / h.shape[1])
+    found = pool(states)
+    assert found.shape == (1, pool.out_channels)
+    torch.testing.assert_close(found[0], torch.cat([*expected, states.network[0]]))
+
+
 def test_a_weight_multiplies_the_state_behind_it():
     """What attention cannot do: exchanging two neurons' states matters by the weights that lead on from them."""
     spec = NetworkSpec.mlp([1, 2, 1], bias=True)

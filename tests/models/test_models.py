@@ -52,7 +52,16 @@ INVARIANT = {
     ),
     "NeuronGraphNet vector": lambda spec: models.NeuronGraphNet(spec, channels=16, pooling="vector", head_channels=[5]),
     "NeuronGraphNet latents": lambda spec: models.NeuronGraphNet(
-        spec, channels=16, pooling="latents", num_latents=3, latent_channels=4
+        spec, channels=16, pooling="latents", num_latents=3, latent_channels=4, pool_channels=6, head_channels=[5]
+    ),
+    "NeuronGraphNet picture": lambda spec: models.NeuronGraphNet(
+        spec,
+        channels=16,
+        pooling="vector",
+        pool_channels=6,
+        head_channels=[5],
+        picture_size=3,
+        out_channels=2 + 9 * spec.widths[-1],
     ),
     "NFT standardized": lambda spec: models.NFT(spec, pooling="NP", standardize=True, head_channels=[5], **NFT),
     "StatNN": lambda spec: models.StatNN(spec, head_channels=[4]),
@@ -63,7 +72,9 @@ INVARIANT = {
 AUTOENCODERS = {
     "Inr2Array": lambda spec: models.Inr2Array(spec, **ARRAY),
     "Inr2Array NFN": lambda spec: models.Inr2Array(spec, encoder="nfn", **ARRAY),
-    "Inr2Array graph": lambda spec: models.Inr2Array(spec, encoder="neuron-graph", **ARRAY),
+    "Inr2Array graph": lambda spec: models.Inr2Array(
+        spec, encoder="neuron-graph", state_frequencies=2, pool_channels=6, head_channels=5, **ARRAY
+    ),
     "Inr2Array joint": lambda spec: models.Inr2Array(spec, decoder="joint", **ARRAY),
 }
 ASKING = {

@@ -8,6 +8,7 @@ import torch
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.report import draw_curves, draw_task, results_table, write_records
 from neuralfunctionals.report.finished import read_runs
+from neuralfunctionals.report.records import _thin
 from neuralfunctionals.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,22 @@ def test_the_tables_of_the_docs_come_out_of_their_records(file):
     for row in table.rows:
         cells = [cell for place, cell in enumerate(row) if place != league]
         assert f"| {' | '.join(cells)} |" in text
+
+
+def test_records_keep_every_validation_and_means_of_many_losses(runs, tmp_path):
+    directory = runs[0].directory
+    rows = [{"step": step, "seconds": 0.5 * step, "lr": 1e-3, "loss": float(step)} for step in range(1, 451)]
+    validated = [{"step": step, "seconds": 0.5 * step, "lr": 1e-3, "val/mse": 0.25} for step in (225, 450)]
+    kept = _thin(sorted(rows + validated, key=lambda row: row["step"]))
+    losses = [row for row in kept if "loss" in row]
+    assert [row for row in kept if "loss" not in row] == validated
+    assert len(losses) == 90
+    assert losses[0] == {"step": 5, "seconds": 2.5, "lr": 1e-3, "loss": 3.0}
+    assert kept[-1] == validated[-1]
+    config = directory.read_config()
+    directory.write_config({**config, "data": {"path": "/home/someone/digits"}})
+    write_records([directory.path], tmp_path / "one.jsonl")
+    assert read_runs([tmp_path / "one.jsonl"])[0].config["data"] == {"path": "digits"}
 
 
 def test_refuses_runs_that_have_not_ended(tmp_path):

@@ -161,18 +161,25 @@ def test_refuses_to_move_what_cannot_be_moved():
         ({"augment": "turns", "mirror": True}, "mirror with augment 'affine'"),
         ({"source": "latents", "decode_size": 4}, "decode pictures of networks without mixup"),
         ({"label_smoothing": 1.0}, "from 0 to below 1"),
+        ({"decode_weight": -1.0}, "decode_weight to be 0 or more, but got -1.0"),
     ):
         with pytest.raises(ValueError, match=message):
             ClassifyTask(latent_classifier(), **options)
+    drawing = NeuronGraphNet.classification(SPEC, channels=8, out_channels=10 + 16, picture_size=4)
+    with pytest.raises(ValueError, match="Expected decode_size 4, the side of the picture .* but got 3"):
+        ClassifyTask(drawing, decode_size=3)
+    with pytest.raises(ValueError, match="Expected more than 16 output channels, .* but got 10"):
+        NeuronGraphNet.classification(SPEC, channels=8, picture_size=4)
 
 
 def test_predicting_a_small_picture_is_part_of_the_loss_alone(sirens):
     torch.manual_seed(0)
-    task = ClassifyTask(StatNN(SPEC, out_channels=10 + 9, head_channels=(8,)), decode_size=3).eval()
+    model = StatNN(SPEC, out_channels=10 + 9, head_channels=(8,))
+    task = ClassifyTask(model, decode_size=3, decode_weight=5.0).eval()
     batch = task.prepare(sirens[:8])
     assert task(batch.inputs).shape == (8, 10)
     shown = render_images(batch.inputs, 3, 3).flatten(1)
-    error = (task.model(batch.inputs)[:, 10:] - shown).square().mean()
+    error = 5 * (task.model(batch.inputs)[:, 10:] - shown).square().mean()
     expected = torch.nn.functional.cross_entropy(task(batch.inputs), batch.label) + error
     torch.testing.assert_close(task.loss(batch), expected)
     torch.testing.assert_close(task.score(batch)["cross_entropy"].mean(), expected - error)

@@ -109,6 +109,22 @@ def test_samples_are_what_a_picture_needs(sirens):
     torch.testing.assert_close(samples["original"], samples["image"], atol=0.5, rtol=0)
 
 
+@pytest.mark.parametrize("paint_size", [7, 3])
+def test_painted_patches_are_linear_in_their_latents_and_part_of_the_loss_alone(sirens, paint_size):
+    torch.manual_seed(0)
+    task = ReconstructTask(Inr2Array(SPEC, **TINY, paint_size=paint_size)).eval()
+    batch = task.prepare(sirens[:3])
+    model, side = task.model, 2 * paint_size
+    latents = model.encode(batch.features)
+    painted = model.paint(latents)
+    patch = model.to_pixels(latents[1, 2]).view(paint_size, paint_size, 1)  # row 1, column 0 of two
+    torch.testing.assert_close(painted[1, paint_size:, :paint_size], patch, atol=1e-6, rtol=1e-5)
+    error = (painted - render_images(batch.features, side, side)).square().mean()
+    torch.testing.assert_close(task.loss(batch), task.score(batch)["mse"].mean() + error)
+    with pytest.raises(ValueError, match="this one has paint_size 0"):
+        make_task().model.paint(latents)
+
+
 def test_neighbours_and_the_line_between_latents():
     latents = torch.randn(20, 3, 4)
     indices, distances = nearest(latents, latents[[7, 2]] + 1e-3, k=4)

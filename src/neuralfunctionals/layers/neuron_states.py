@@ -359,43 +359,6 @@ class StatePool(nn.Module):
         return torch.cat([*pooled, *hidden, states.network], dim=-1)
 
 
-class StateContext(nn.Module):
-    r"""Tells every neuron about its whole network.
-
-    $$ c = \mathrm{GELU}(P\, \mathrm{LN}(\mathrm{pool}(h)) + p), \qquad
-       h^{(i)}_j \leftarrow h^{(i)}_j + \mathrm{MLP}_i\big[\mathrm{LN}(h^{(i)}_j), c\big] $$
-
-    A few rounds carry messages a few layers far; what an INR shows is spread over all of its neurons.
-    Symmetry: that of the states.
-
-    Args:
-        states: What gives the states.
-        pool_channels: Hidden layer of the pooled states; see `StatePool`.
-        context_channels: Length of $c$.
-    """
-
-    def __init__(self, states: NeuronStates, pool_channels: int, context_channels: int) -> None:
-        super().__init__()
-        self.pool = StatePool(states, pool_channels)
-        size, channels, hidden = self.pool.out_channels, states.channels, 2 * states.channels
-        self.context = nn.Sequential(nn.LayerNorm(size), nn.Linear(size, context_channels), nn.GELU())
-        self.norms = nn.ModuleDict({str(i): nn.LayerNorm(channels) for i in states.layers})
-        self.from_state = nn.ModuleDict({str(i): nn.Linear(channels, hidden) for i in states.layers})
-        self.from_context = nn.ModuleDict(
-            {str(i): nn.Linear(context_channels, hidden, bias=False) for i in states.layers}
-        )
-        self.out = nn.ModuleDict({str(i): nn.Linear(hidden, channels) for i in states.layers})
-
-    def forward(self, states: States) -> States:
-        context = self.context(self.pool(states))
-        neurons = {}
-        for layer, h in states.neurons.items():
-            i = str(layer)
-            hidden = self.from_state[i](self.norms[i](h)) + self.from_context[i](context)[:, None]
-            neurons[layer] = h + self.out[i](nn.functional.gelu(hidden))
-        return States(neurons, states.network)
-
-
 class WriteEntries(nn.Module):
     r"""Gives each entry a linear map of the states at its ends, and on request a product of the two.
 

@@ -10,7 +10,6 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
 from neuralfunctionals.layers.neuron_states import (
-    StateContext,
     StateCrossAttention,
     StatePool,
     WriteEntries,
@@ -136,9 +135,6 @@ class NeuronGraphNet(nn.Module, Pretrained):
                 hidden_channels=None if head_channels is None else head_channels[0],
             )
         else:
-            self.context = (
-                StateContext(self.states, pool_channels, (head_channels or (256,))[0]) if pool_channels else None
-            )
             self.write = WriteEntries(self.states, entry_channels)
             self.skip = Pointwise(spec, in_channels, entry_channels)
             self.entries = Pointwise(spec, entry_channels, out_channels)
@@ -152,8 +148,6 @@ class NeuronGraphNet(nn.Module, Pretrained):
             return self.head(self.dropout(self.pool(states)))
         if self.pooling == "latents":
             return self.head(states)
-        if self.context is not None:
-            states = self.context(states)
         relative, scales = take_out_scales(features)
         hidden = self.write(states) + self.skip(relative)
         output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)

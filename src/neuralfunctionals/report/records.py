@@ -14,9 +14,10 @@ from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import write_whole
 from neuralfunctionals.run_directory import RunConfig, RunDirectory, RunResult
 
-_LOSSES = 100
 RECORDS = ".jsonl"
 """How the names of such files end."""
+_LOSSES = 100
+"""Rows of losses that are kept of a curve, at most."""
 
 
 class _Curve(TypedDict):
@@ -61,7 +62,7 @@ def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike
 def _thin(curve: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most so many rows of losses, each the mean of those it stands for, beside the validations."""
     training = [row for row in curve if "loss" in row]
-    size = -(-len(training) // _LOSSES)
+    size = max(1, -(-len(training) // _LOSSES))
     kept = [row for row in curve if "loss" not in row]
     for start in range(0, len(training), size):
         part = training[start : start + size]

@@ -53,15 +53,15 @@ _NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=3e-3, batch_size=32, steps=1500)
 _STATES = replace(
     _NFT,
     tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_SMALL, "neuron_states": 3, "state_channels": 64},
+    small={**_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
     paper={**_PAPER, "neuron_states": 4},
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
-        tiny={"channels": 8, "num_rounds": 2, "entry_channels": 8, "rank": 4},
-        small={"channels": 96, "num_rounds": 3},
+        tiny={"channels": 8, "num_rounds": 2, "num_frequencies": 2, "entry_channels": 8, "rank": 4},
+        small={"channels": 96, "num_rounds": 3, "num_frequencies": 16},
         paper={"channels": 128, "num_rounds": 6},
-        lr=2.5e-3,
+        lr=4e-3,
         batch_size=64,
         steps=3500,
     ),
