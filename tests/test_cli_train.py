@@ -245,6 +245,7 @@ def test_a_table_is_reproduced_and_continued(capsys, monkeypatch, tmp_path):
     assert result["runs"] == 12
     text = (out / "table.md").read_text()
     assert text == result["markdown"]
+    assert len(read_runs([out / "records.jsonl"])) == 12
     assert text.count("edit/mnist-dilate") == 7
     assert "| neuron-graph, 64 probes | asks the function |" in text
     assert "0.0510" in text

@@ -10,7 +10,15 @@ from typing import Any
 from neuralfunctionals.config import SCALES, ZooConfig, with_values
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.report import FinishedRun, Table, draw_accuracies, draw_task, read_runs, results_table
+from neuralfunctionals.report import (
+    FinishedRun,
+    Table,
+    draw_accuracies,
+    draw_task,
+    read_runs,
+    results_table,
+    write_records,
+)
 from neuralfunctionals.report.finished import group
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.runs.datasets import dataset_for
@@ -34,7 +42,8 @@ def reproduce(
 
     Args:
         name: One of `TABLES`.
-        out: A directory that gets one run directory for each run, `table.md` and pictures; one begun is continued.
+        out: A directory that gets one run directory for each run, `table.md`, pictures, and `records.jsonl`, which holds
+            config, result and curve of every run; one begun is continued.
         scale: `tiny`, `small`, `long` or `paper`.
         samples: Whether to learn from the embedded samples instead of the full image sets.
         limit: This many images of each set.
@@ -75,6 +84,7 @@ def reproduce(
     tables = _draw(read_runs(job.out for job in every), out)
     text = "\n".join(table.to_markdown() for table in tables)
     (out / "table.md").write_text(text)
+    write_records((job.out for job in every), out / "records.jsonl")
     rows = [{"names": table.names, "rows": table.rows} for table in tables]
     return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text, "tables": rows}
 
