@@ -18,6 +18,7 @@ from neuralfunctionals.cli import main
 from neuralfunctionals.data.formats.network_files import read_networks, write_networks
 from neuralfunctionals.inr import Siren, image_grid
 from neuralfunctionals.registry import RECIPES
+from neuralfunctionals.report import read_runs
 from neuralfunctionals.runs import open_run
 from neuralfunctionals.studies import TABLES
 from neuralfunctionals.weight_space import WeightSpaceFeatures
