@@ -42,7 +42,7 @@ def reproduce(
 
     Args:
         name: One of `TABLES`.
-        out: A directory that gets one run directory for each run, `table.md`, pictures, and `records.jsonl` with config,
+        out: A directory that gets a run directory for each run, `table.md`, pictures, and `records.jsonl` with config,
             result and curve of every run; one begun is continued.
         scale: `tiny`, `small`, `long` or `paper`.
         samples: Whether to learn from the embedded samples instead of the full image sets.
