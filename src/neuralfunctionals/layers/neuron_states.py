@@ -126,8 +126,9 @@ class NeuronStates(nn.Module):
         self.read_neurons = nn.ModuleDict()
         self.read_network = nn.ModuleDict()
         for layer in self.layers:
-            values = sum(g.fold * self._copies(g) * g.ends.count(layer) for g in self.groups) * in_channels
-            values += sum(f.out_channels for n, f in self.fourier.items() if self.groups[int(n)].ends[0] == layer)
+            touching = [(str(n), g) for n, g in enumerate(self.groups) if layer in g.ends]
+            values = sum(g.fold * self._copies(g) * g.ends.count(layer) for _, g in touching) * in_channels
+            values += sum(2 * num_frequencies * g.fold for n, g in touching if n in self.fourier) * in_channels
             values += 0 if self.probes is None else self.probes.neuron_channels.get(layer, 0)
             self.read_neurons[str(layer)] = (
                 nn.Sequential(nn.Linear(values, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels))
@@ -202,7 +203,6 @@ class FourierValues(nn.Module):
 
     def __init__(self, values: int, num_frequencies: int, scale: float) -> None:
         super().__init__()
-        self.out_channels = 2 * values * num_frequencies
         self.register_buffer("frequencies", torch.randn(values, num_frequencies) * scale)
 
     def forward(self, x: Float[Tensor, "*B V"]) -> Float[Tensor, "*B D"]:
