@@ -22,6 +22,21 @@ def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout
     return nn.Sequential(*layers, nn.Linear(in_features, out_features))
 
 
+def vector_head(
+    in_features: int,
+    hidden: Sequence[int],
+    out_features: int,
+    *,
+    dropout: float = 0.0,
+    picture_size: int = 0,
+    colours: int = 1,
+) -> nn.Module:
+    """An MLP, or with `picture_size` a `PictureHead`, whose MLPs have the first of the hidden widths."""
+    if not picture_size:
+        return mlp_head(in_features, hidden, out_features, dropout)
+    return PictureHead(in_features, hidden[0], out_features, side=picture_size, colours=colours, dropout=dropout)
+
+
 class PictureHead(nn.Module):
     """Draws what a network shows as a small picture, and reads the answer off the picture and the pooled states.
 

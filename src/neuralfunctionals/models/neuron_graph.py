@@ -16,7 +16,7 @@ from neuralfunctionals.layers.neuron_states import (
     spread_scales,
     take_out_scales,
 )
-from neuralfunctionals.models.heads import PictureHead, mlp_head
+from neuralfunctionals.models.heads import vector_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -118,11 +118,13 @@ class NeuronGraphNet(nn.Module, Pretrained):
         if pooling == "vector":
             self.pool = StatePool(self.states, pool_channels)
             size = self.pool.out_channels
-            widths = head_channels or (256,)
-            head = (
-                PictureHead(size, widths[0], out_channels, side=picture_size, colours=spec.widths[-1], dropout=dropout)
-                if picture_size
-                else mlp_head(size, widths, out_channels, dropout)
+            head = vector_head(
+                size,
+                head_channels or (256,),
+                out_channels,
+                dropout=dropout,
+                picture_size=picture_size,
+                colours=spec.widths[-1],
             )
             self.head = nn.Sequential(nn.LayerNorm(size), head)
         elif pooling == "latents":

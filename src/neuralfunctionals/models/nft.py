@@ -1,6 +1,7 @@
 """Neural functional transformers: `NFT`."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -22,7 +23,7 @@ from neuralfunctionals.layers import (
     WeightSpaceCrossAttention,
 )
 from neuralfunctionals.layers.neuron_states import WriteEntries
-from neuralfunctionals.models.heads import mlp_head
+from neuralfunctionals.models.heads import vector_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -65,6 +66,8 @@ class NFT(nn.Module, Pretrained):
         num_latents: Queries of the cross-attention.
         latent_channels: Channels of each latent.
         head_channels: Hidden widths of the MLP that gives the vector.
+        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN
+            reads the others; see `models.heads.PictureHead`. 0 (the default) for none.
         output_scale: First value of the learned scales of the output features.
         max_vectors: Bounds the slices of one group that meet at an axis; see `layers.WeightSpaceSelfAttention`.
 
@@ -101,6 +104,7 @@ class NFT(nn.Module, Pretrained):
         num_latents: int = 16,
         latent_channels: int = 256,
         head_channels: Sequence[int] = (1000, 1000),
+        picture_size: int = 0,
         output_scale: float = 0.01,
         max_vectors: int | None = None,
     ) -> None:
@@ -147,6 +151,8 @@ class NFT(nn.Module, Pretrained):
             )
             self.write_states = WriteEntries(self.states, channels)
         attention = (spec, channels, latent_channels, num_latents)
+        self.picture_size = picture_size
+        make_head = partial(vector_head, dropout=dropout, picture_size=picture_size, colours=spec.widths[-1])
         if pooling is None:
             self.output = nn.Sequential(
                 Pointwise(spec, channels, out_channels), OutputScale(spec, out_channels, initial=output_scale)
@@ -155,11 +161,11 @@ class NFT(nn.Module, Pretrained):
             self.out_channels = latent_channels
             self.output = WeightSpaceCrossAttention(*attention)
         elif pooling == "cross_attention":
-            head = mlp_head(num_latents * latent_channels, head_channels, out_channels, dropout)
+            head = make_head(num_latents * latent_channels, head_channels, out_channels)
             self.output = nn.Sequential(WeightSpaceCrossAttention(*attention), nn.Flatten(), head)
         elif pooling in ("NP", "HNP"):
             pool = (NPPool if pooling == "NP" else HNPPool)(spec, channels)
-            self.output = nn.Sequential(pool, mlp_head(pool.out_channels, head_channels, out_channels, dropout))
+            self.output = nn.Sequential(pool, make_head(pool.out_channels, head_channels, out_channels))
         else:
             raise UserError(f"Expected pooling None, 'latents', 'cross_attention', 'NP' or 'HNP', but got {pooling!r}.")
 

@@ -61,8 +61,15 @@ _TINY: dict[str, Any] = {
 _NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=2e-3, batch_size=64, steps=1500)
 _STATES = replace(
     _NFT,
-    tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
+    tiny={**_TINY, "neuron_states": 1, "state_channels": 8, "picture_size": 14},
+    small={
+        **_SMALL,
+        "neuron_states": 3,
+        "state_channels": 64,
+        "state_frequencies": 16,
+        "head_channels": [512],
+        "picture_size": 14,
+    },
     paper={**_PAPER, "neuron_states": 4},
 )
 _NFN = ModelSettings(
