@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.models.pretrained import Pretrained
 
-# Axes: B input networks, M latents, D latent channels or pooled values, K classes, P values of a picture.
+# Axes: B input networks, M latents, D latent channels or pooled values, K classes.
 
 
 def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout: float = 0.0) -> nn.Sequential:
@@ -86,7 +86,7 @@ class PictureHead(nn.Module):
         seen = 2 * channels * (-(-side // 4)) ** 2
         self.answer = mlp_head(seen + in_features, [hidden], out_features - values, dropout)
 
-    def forward(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B K+P"]:
+    def forward(self, pooled: Float[Tensor, "B D"]) -> Float[Tensor, "B _out"]:
         picture = self.draw(pooled)
         seen = self.look(rearrange(picture.unflatten(1, self.shape), "B h w c -> B c h w"))
         return torch.cat([self.answer(torch.cat([seen, pooled], dim=1)), picture], dim=1)
