@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from neuralfunctionals.cli.bars import several_bars
 from neuralfunctionals.progress_lines import ProgressLines
 
 LINE = re.compile(r"(\w+): (\d+)/(\d+) \((\d+)%\), ([\d.e+]+) (\w+)/s, (\d+:\d\d:\d\d) left(?:, (.*))?")
@@ -61,3 +62,29 @@ def test_what_was_done_before_does_not_count_for_the_rate(capsys):
     lines.update(950, 1000)
     ((*_, rate, _, left, _),) = lines_of(capsys)
     assert (rate, left) == ("25", "0:00:02")
+
+
+def test_work_of_unknown_length_is_told_by_time_alone(capsys):
+    clock = Clock()
+    lines = ProgressLines("train-images", "bytes", clock=clock)
+    lines.start()
+    for done in range(100, 2500, 100):
+        clock.now += 1
+        lines.update(done, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "train-images: 1000 bytes, 100 bytes/s",
+        "train-images: 2000 bytes, 100 bytes/s",
+    ]
+
+
+def test_works_side_by_side_are_told_in_lines_of_their_own(capsys):
+    with several_bars() as report:
+        for done in (0, 1, 2):
+            report("editor", done, 2)
+            report("reader", done, 1 + done)
+    assert [line[:3] for line in lines_of(capsys)] == [
+        ("editor", "1", "2"),
+        ("reader", "1", "2"),
+        ("editor", "2", "2"),
+        ("reader", "2", "3"),
+    ]

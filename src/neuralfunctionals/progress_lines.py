@@ -41,7 +41,7 @@ class ProgressLines:
 
         Args:
             done: How much is done.
-            total: How much there is.
+            total: How much there is; 0 if that is not known.
             state: What else to say, such as the loss.
         """
         with self._lock:
@@ -49,14 +49,14 @@ class ProgressLines:
                 self.start(done)
             now = self.clock()
             since, last = done - self._last[0], now - self._last[1]
-            if since > 0 and (since >= SHARE * total or last >= SECONDS or done >= total):
+            if since > 0 and (last >= SECONDS or (total and (since >= SHARE * total or done >= total))):
                 self._last = (done, now)
                 print(self._line(done, total, now, state), file=sys.stderr, flush=True)
 
     def _line(self, done: int, total: int, now: float, state: str) -> str:
         assert self._first is not None
         rate = (done - self._first[0]) / max(now - self._first[1], 1e-9)
-        left = timedelta(seconds=round((total - done) / rate))
-        share = f"{done / total:.0%}" if total else "100%"
-        parts = [f"{self.what}: {done}/{total} ({share})", f"{rate:.3g} {self.unit}/s", f"{left} left", state]
+        left = f"{timedelta(seconds=round((total - done) / rate))} left" if total else ""
+        count = f"{done}/{total} ({done / total:.0%})" if total else f"{done} {self.unit}"
+        parts = [f"{self.what}: {count}", f"{rate:.3g} {self.unit}/s", left, state]
         return ", ".join(part for part in parts if part)

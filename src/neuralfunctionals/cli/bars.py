@@ -1,6 +1,6 @@
 """Progress bars: on standard error, and not before there is something to report, so that a mistake is one line.
 
-Where standard error is no terminal, the work of one bar is told in plain lines.
+Where standard error is no terminal, plain lines take the place of bars.
 """
 
 from __future__ import annotations
@@ -115,11 +115,26 @@ def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def several_bars() -> Iterator[Callable[[str, int, int], None]]:
+def _named_bars(unit: str, *columns: str) -> Iterator[Callable[[str, int, int], None]]:
     """For several works at the same time: called with the name of one, the number done and the number in all."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    if not _shows_bars():
+        from neuralfunctionals.progress_lines import ProgressLines
 
-    with _bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+        lines: dict[str, ProgressLines] = {}
+
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in lines:
+                lines[name] = ProgressLines(name, unit)
+                lines[name].start()
+            lines[name].update(done, total)
+
+        yield tell
+        return
+    from rich import progress
+
+    with _bar(
+        progress.TextColumn("{task.description}"), progress.BarColumn(), *(getattr(progress, c)() for c in columns)
+    ) as bar:
         tasks: dict[str, Any] = {}
 
         def report(name: str, done: int, total: int) -> None:
@@ -131,18 +146,7 @@ def several_bars() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-@contextmanager
-def download_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """For files: called with the file's name, the bytes done and the bytes in all."""
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-
-    with _bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(file: str, done: int, total: int) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file)
-                bar.start()
-            bar.update(tasks[file], completed=done, total=total or None)
-
-        yield report
+several_bars = partial(_named_bars, "items", "MofNCompleteColumn", "TimeRemainingColumn")
+"""For fits and trainings side by side."""
+download_bar = partial(_named_bars, "bytes", "DownloadColumn", "TransferSpeedColumn")
+"""For files."""
