@@ -14,8 +14,8 @@ class Architecture:
     name: str
     make: Callable[[], nn.Module]
     inputs: Callable[[], Any]
-    hidden: tuple[int, ...] | None
-    """Sizes of the hidden axes, sorted; None if they depend on the version of a package."""
+    hidden: tuple[int, ...]
+    """Sizes of the hidden axes, sorted."""
     needs: str | None = field(default=None)
 
 
@@ -247,12 +247,11 @@ class TiedMlp(nn.Module):
         return self.last(x)
 
 
-def _hugging_face(kind, **options):
+def _hugging_face(model, config, **options):
     def make():
         import transformers
 
-        config = getattr(transformers, f"{kind}Config")(**options)
-        return getattr(transformers, f"{kind}Model")(config)
+        return getattr(transformers, model)(getattr(transformers, config)(**options))
 
     return make
 
@@ -267,6 +266,7 @@ def _tokens(count, *shape):
 
 _BERT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 10, "vocab_size": 11}
 _GPT2 = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 11, "n_positions": 8, "use_cache": False}
+_GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 _VIT = {"image_size": 8, "patch_size": 4, **{key: size for key, size in _BERT.items() if key != "vocab_size"}}
 _RESNET = {"embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic"}
 
@@ -308,8 +308,32 @@ ARCHITECTURES = [
     Architecture("GRU", lambda: Recurrent(nn.GRU), _points(2, 3, 3), (4,)),
     Architecture("tied autoencoder", TiedAutoencoder, _points(3, 4), (5,)),
     Architecture("tied MLP", TiedMlp, _points(3, 3), (5,)),
-    Architecture("HF BERT", _hugging_face("Bert", **_BERT), _tokens(11, 2, 5), None, "transformers"),
-    Architecture("HF GPT-2", _hugging_face("GPT2", **_GPT2), _tokens(11, 2, 5), None, "transformers"),
-    Architecture("HF ViT", _hugging_face("ViT", **_VIT), _points(2, 3, 8, 8), None, "transformers"),
-    Architecture("HF ResNet", _hugging_face("ResNet", **_RESNET), _points(2, 3, 16, 16), None, "transformers"),
+    Architecture(
+        "HF BERT",
+        _hugging_face("BertForSequenceClassification", "BertConfig", **_BERT),
+        _tokens(11, 2, 5),
+        (2, 4, 4, 8, 8, 10),
+        "transformers",
+    ),
+    Architecture(
+        "HF GPT-2, tied",
+        _hugging_face("GPT2LMHeadModel", "GPT2Config", **_GPT2),
+        _tokens(11, 2, 5),
+        (2, 4, 4, 8, 32),
+        "transformers",
+    ),
+    Architecture(
+        "HF ViT",
+        _hugging_face("ViTForImageClassification", "ViTConfig", **_VIT),
+        _points(2, 3, 8, 8),
+        (2, 4, 4, 8, 10),
+        "transformers",
+    ),
+    Architecture(
+        "HF ResNet",
+        _hugging_face("ResNetForImageClassification", "ResNetConfig", **_RESNET),
+        _points(2, 3, 16, 16),
+        (4, 4, 6, 6),
+        "transformers",
+    ),
 ]

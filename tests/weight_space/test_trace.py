@@ -31,7 +31,7 @@ def test_axes_are_found_and_their_permutations_keep_the_output(architecture):
     inputs = architecture.inputs()
     spec = NetworkSpec.from_module(module, inputs)
     found = tuple(sorted(a.size for a in spec.axes if a.role == "hidden"))
-    assert found == architecture.hidden if architecture.hidden is not None else found
+    assert found == architecture.hidden
     assert NetworkSpec.from_json(spec.to_json()) == spec
 
     features = WeightSpaceFeatures.from_modules([module], spec=spec)
