@@ -2,6 +2,7 @@
 
 import os
 import struct
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from contextlib import suppress
@@ -54,6 +55,26 @@ def test_every_usual_way_of_saving_is_read(tmp_path, legacy, dtype):
     found = read_state_dict(tmp_path / "a.pth")
     assert torch.equal(found["0.weight"], WEIGHT)
     assert found["0.bias"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"K\x06N", b"J\xff\xff\xff\x7fN", "claims to hold 2147483647 numbers"),
+        (b"X\x07\x00\x00\x00storage", b"X\xff\xff\xff\x7fstorage", "2147483647 bytes in a unicodestring4"),
+    ],
+    ids=["values of a tensor", "length of a text"],
+)
+def test_legacy_files_that_lie_about_sizes_are_refused_before_they_take_memory(tmp_path, old, new, message):
+    torch.save({"0.weight": WEIGHT}, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "a.pth").read_bytes()
+    assert data.count(old) == 1
+    (tmp_path / "a.pth").write_bytes(data.replace(old, new))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=message):
+        read_tensors(tmp_path / "a.pth")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
 
 
 def test_files_saved_without_checksums_and_recompressed_ones_are_read(tmp_path):

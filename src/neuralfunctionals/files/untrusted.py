@@ -6,6 +6,7 @@ Every function raises `ValueError`, naming the file, for whatever is damaged, to
 from __future__ import annotations
 
 import io
+import mmap
 import pickle
 import pickletools
 import stat
@@ -192,13 +193,52 @@ def _check_archive(file: Path) -> int:
 
 
 def _check_legacy(file: Path) -> int:
-    with open(file, "rb") as stream:
+    """Checks the pickles of a file of an old release of torch, and the sizes of its tensors; returns its bytes."""
+    size = file.stat().st_size
+    if not size:
+        raise UserError("it is empty")
+    # A map, as a stream makes room for whatever length a pickle claims before it reads.
+    with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pickles:
+        starts = []
         for _ in range(_LEGACY_PICKLES):
-            _check_pickle(stream)
-    return file.stat().st_size
+            starts.append(pickles.tell())
+            _check_pickle(pickles)
+        claims = _Claims(io.BytesIO(pickles[starts[3] : starts[4]]))
+    claims.load()
+    if (claimed := sum(claims.num_values.values())) > size:
+        raise UserError(f"it claims to hold {claimed} numbers, but has {size} bytes")
+    return size
 
 
-def _check_pickle(stream: io.BufferedIOBase) -> None:
+class _Inert(dict[Any, Any]):
+    """Stands for any object of a pickle."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+class _Claims(pickle._Unpickler):  # pyright: ignore  # in Python: the one in C makes room for any memo index
+    """Reads a pickle of torch without its classes and tensors, and notes how many values each storage claims."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.num_values: dict[Any, int] = {}
+
+    def find_class(self, module: str, name: str) -> type[_Inert]:
+        return _Inert
+
+    def persistent_load(self, pid: Any) -> _Inert:
+        _, _, key, _, num_values, *_ = pid
+        self.num_values[key] = abs(int(num_values))
+        return _Inert()
+
+
+def _check_pickle(stream: io.BufferedIOBase | mmap.mmap) -> None:
     """Looks at a pickle without running it, for what torch allows although it can take any amount of memory or time."""
     for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):  # pyright: ignore[reportArgumentType]
         # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.
