@@ -5,7 +5,7 @@ import itertools
 import pytest
 import reference
 import torch
-from architectures import Gpt, Recurrent
+from architectures import ARCHITECTURES, Gpt, Recurrent
 from torch import nn
 
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, layers, models
@@ -44,6 +44,7 @@ SPECS = {
     "heads": read(Gpt(), torch.zeros(2, 5, dtype=torch.long)),
     "groups": read(Grouped(), 2, 2, 9),
     "recurrent": read(Recurrent(), 2, 3, 3),
+    "LoRA": NetworkSpec.from_axes({"A": ("rank", "in"), "B": ("out", "rank")}, {"in": 4, "rank": 2, "out": 3}),
 }
 SMALL = {"channels": 4, "num_blocks": 1, "num_heads": 2, "hidden_channels": 4}
 EQUIVARIANT = {
@@ -81,21 +82,39 @@ def test_readers_are_invariant_on_any_network(spec, name):
     assert_invariant(INVARIANT[name](SPECS[spec]).double(), trials=2)
 
 
+def assert_learns(model):
+    features, target = (random_features(model.spec, batch=3, dtype=torch.float32, seed=n) for n in (0, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(2):
+        loss = (model(features) - target).tensor.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] < losses[0]
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_models_learn_from_any_network(spec):
-    for make in (EQUIVARIANT["NFT"], EQUIVARIANT["NeuronGraphNet"]):
-        model = make(SPECS[spec], "HNP")
-        features, target = (random_features(SPECS[spec], batch=3, dtype=torch.float32, seed=n) for n in (0, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-        losses = []
-        for _ in range(2):
-            loss = (model(features) - target).tensor.square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-            optimizer.step()
-            losses.append(loss.item())
-        assert losses[1] < losses[0]
+    assert_learns(EQUIVARIANT["NFT"](SPECS[spec], "HNP"))
+    assert_learns(EQUIVARIANT["NeuronGraphNet"](SPECS[spec], "HNP"))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+def test_every_layer_and_model_takes_every_architecture(architecture):
+    if architecture.needs:
+        pytest.importorskip(architecture.needs)
+    torch.manual_seed(0)
+    spec = NetworkSpec.from_module(architecture.make(), architecture.inputs(), verify=False)
+    for symmetry in ("NP", "HNP"):
+        for make in EQUIVARIANT.values():
+            assert_equivariant(make(spec, symmetry).double(), trials=1)
+    for make in INVARIANT.values():
+        assert_invariant(make(spec).double(), trials=1)
+    assert_learns(EQUIVARIANT["NFT"](spec, "HNP"))
+    assert_learns(EQUIVARIANT["NeuronGraphNet"](spec, "HNP"))
 
 
 @pytest.mark.parametrize("name", ["linear", "NFN"])
