@@ -1,6 +1,6 @@
 """Compares speed and memory of our NFT block with the `nfn` package and with plain matrix products.
 
-Both run in one process on the same input, interleaved, so that a busy machine slows both alike; times are medians.
+Both run in one process on the same input, interleaved, so that a busy machine slows both equally; times are medians.
 Prints a table and, last, one line of JSON.
 
     python benchmarks/layer_speed.py                          # SIREN and small CNN; 32, 64, 128 and 256 channels
