@@ -1,7 +1,8 @@
-"""A training step of the small NFT editor: ours against the same step written with the `nfn` package's layers.
+"""Compares a training step of the small NFT editor with the same step written with the layers of the `nfn` package.
 
-Both train in one process on the same networks and targets, interleaved, so that a busy machine slows both alike:
-forward, rendering, loss, backward and Adam. Prints a table of medians and, last, one line of JSON.
+A step is forward, rendering, loss, backward and Adam. Both models train in one process on the same networks and
+targets, with interleaved steps, so that a busy machine slows both equally. Prints a table of medians and, last, one
+line of JSON.
 
     python benchmarks/editor_step.py --threads 2 --repeats 15
 """
@@ -22,7 +23,7 @@ from neuralfunctionals.runs import build_model
 
 
 class NfnEditor(nn.Module):
-    """The NFT of the small recipe from nfn's layers; features come and go in our packed form."""
+    """The NFT of the small recipe, built from nfn's layers; takes and returns our packed features."""
 
     def __init__(self, spec, *, channels, num_blocks, hidden_channels, num_heads, fourier_scale, **_):
         super().__init__()
@@ -110,7 +111,7 @@ def main() -> None:
     ratio = statistics.median(b / a for a, b in zip(times["ours"], times["nfn"], strict=True))
     for name, model in models.items():
         count = sum(p.numel() for p in model.parameters())
-        print(f"{name:6}{count:>10,} parameters{medians[name]:>10.1f} ms a step of {batch} networks")
+        print(f"{name:6}{count:>10,} parameters{medians[name]:>10.1f} ms per step of {batch} networks")
     print(f"ours is {ratio:.2f} times as fast (median over {arguments.repeats} pairs)")
     print(
         json.dumps(

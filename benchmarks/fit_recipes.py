@@ -1,8 +1,8 @@
-"""Which fitting recipe leaves weights that can be read? Fits/s, PSNR, and the accuracy of one fixed small reader.
+"""Compares fitting recipes: fits/s, PSNR, and the accuracy of a small classifier trained on the fitted weights.
 
-Every recipe fits the same images from the same starts; the same reader (`NeuronGraphNet` of 64 channels, on weights
-whose signs and phases are made canonical) is then trained on each set of weights to tell the class. The
-validation accuracy is for choosing a recipe, the test accuracy for reporting it.
+Every recipe fits the same images from the same initial weights. The same classifier (`NeuronGraphNet` with 64 channels,
+on canonical weights) is then trained on each set of weights. Use the validation accuracy to choose a recipe, and the
+test accuracy to report it.
 
     python benchmarks/fit_recipes.py --images mnist --train 2400 --val 1000 --test 1000
 """
@@ -38,27 +38,27 @@ COMPARED: dict[str, FitRecipe] = {
 }
 
 
-def read_accuracies(
+def classifier_accuracies(
     networks: WeightSpaceFeatures, labels: Tensor, sizes: list[int], epochs: int, seed: int
 ) -> list[float]:
-    """Accuracies on the validation and the test part of a reader trained on the first part."""
+    """Trains a classifier on the first part; returns its accuracies on the validation and test parts."""
     train, *held_out = (networks.with_tensor(part) for part in networks.tensor.split(sizes))
     labels, *held_out_labels = labels.split(sizes)
     torch.manual_seed(seed)
-    reader = NeuronGraphNet.classification(networks.spec, channels=64, head_channels=(128,))
-    optimizer = torch.optim.AdamW(reader.parameters(), lr=2e-3, weight_decay=0.05)
+    classifier = NeuronGraphNet.classification(networks.spec, channels=64, head_channels=(128,))
+    optimizer = torch.optim.AdamW(classifier.parameters(), lr=2e-3, weight_decay=0.05)
     batches = math.ceil(len(labels) / 64)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=batches * epochs, pct_start=0.2)
     for _ in range(epochs):
         for batch in torch.randperm(len(labels)).split(64):
-            loss = nn.functional.cross_entropy(reader(train[batch]), labels[batch])
+            loss = nn.functional.cross_entropy(classifier(train[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
     with torch.no_grad():
         return [
-            (reader(part).argmax(1) == expected).float().mean().item()
+            (classifier(part).argmax(1) == expected).float().mean().item()
             for part, expected in zip(held_out, held_out_labels, strict=True)
         ]
 
@@ -87,18 +87,19 @@ def main() -> None:
     pixels, labels = images.read(chosen), torch.from_numpy(images.labels[chosen])
     items = torch.stack([torch.from_numpy(chosen), torch.zeros(len(chosen), dtype=torch.int64)], 1)
 
-    table = Table("recipe", "fits/s and core", "PSNR min", "median", "mean steps", "reader, validation", "reader, test")
+    names = ("recipe", "fits/s per core", "PSNR min", "median", "mean steps")
+    table = Table(*names, "classifier, validation", "classifier, test")
     results = []
     engine = ""
     for name, recipe in COMPARED.items():
         if options.only and options.only not in name:
             continue
-        # Seconds of the processor, so that other work on the machine does not count.
+        # Processor time, so that other work on the machine does not count.
         started = time.process_time()
         fitted = fit(pixels, recipe=recipe, items=items, num_threads=options.threads)
         seconds, engine = time.process_time() - started, fitted.engine
         networks, _ = canonicalize(fitted.features)
-        found = [read_accuracies(networks, labels, sizes, options.epochs, seed) for seed in range(options.seeds)]
+        found = [classifier_accuracies(networks, labels, sizes, options.epochs, seed) for seed in range(options.seeds)]
         validation, test = (statistics.mean(values) for values in zip(*found, strict=True))
         result = {
             "recipe": name,

@@ -1,9 +1,10 @@
-"""How many sine networks a second? Ours against the usual way, the same loop at equal steps, and JAX's vmap.
+"""Compares how many sine networks per second are fitted by our engine, by two plain loops, and by JAX with vmap.
 
-The usual way is one `nn.Module` at a time with autograd and `torch.optim.Adam` at 5e-4 for 1,000 steps. The same loop
-at equal steps follows our recipe (rate and schedule) with as many steps as ours took on average. The JAX version is the
-same fit (same starts, rates and steps) as one compiled loop over a batch, with `vmap` over the networks. All in one
-run, on the same images; the best round of each counts: other work on the machine only slows one down.
+The baseline trains one `nn.Module` at a time, with autograd and `torch.optim.Adam` at 5e-4 for 1,000 steps. The second
+loop also trains one module at a time, but follows our recipe (learning rate and schedule), with as many steps as ours
+took on average. The JAX version does the same fit (same initial weights, rates and steps) as one compiled loop over a
+batch, with `vmap` over the networks. All contenders run on the same images, and the best round of each counts, because
+other work on the machine can only slow a round down.
 
     python benchmarks/fit_throughput.py --count 1000 --threads 2
 """
@@ -33,7 +34,7 @@ SPEC = NetworkSpec.mlp([2, 32, 32, 1])
 
 
 def fit_one_by_one(targets: Tensor, steps: int, rates: list[float]) -> tuple[Tensor, float]:
-    """An ordinary training loop for each image; returns the PSNR of each and the steps."""
+    """Fits each image with an ordinary training loop; returns the PSNR and the number of steps of each."""
     grid = image_grid(28, 28)
     found = []
     for index, target in enumerate(targets):
@@ -51,7 +52,7 @@ def fit_one_by_one(targets: Tensor, steps: int, rates: list[float]) -> tuple[Ten
 
 
 def make_jax_fit(steps: int, rates: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """The same fit with JAX: vmap over networks, scan over steps, one compiled function of a batch."""
+    """The same fit in JAX: vmap over networks and scan over steps, compiled as one function of a batch."""
     import jax
     import jax.numpy as jnp
 
@@ -92,7 +93,7 @@ def make_jax_fit(steps: int, rates: np.ndarray) -> Callable[[np.ndarray, np.ndar
 def prepare_jax(
     sizes: str, steps: int, rates: np.ndarray, starts: np.ndarray, targets: np.ndarray
 ) -> dict[int, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-    """One compiled function for each batch size; none without JAX."""
+    """One compiled function for each batch size; empty if JAX is not installed."""
     fits = {}
     for size in (int(x) for x in sizes.split(",") if x and int(x) <= len(starts)):
         try:
@@ -117,7 +118,7 @@ def run_jax(
 
 @dataclass
 class Contender:
-    """What one way of fitting achieved: its best rate and the quality it reached."""
+    """The best rate of one contender, and the quality of its fits."""
 
     fits_per_second: float = 0.0
     psnr_db: Tensor = field(default_factory=lambda: torch.tensor([float("nan")]))
@@ -134,10 +135,10 @@ class Contender:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", default="mnist-sample", help="28x28 grey images")
-    parser.add_argument("--count", type=int, default=1000, help="images fitted by us")
+    parser.add_argument("--count", type=int, default=1000, help="images fitted by our engine")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--slow-count", type=int, default=6, help="images fitted one by one, a round")
+    parser.add_argument("--slow-count", type=int, default=6, help="images fitted one at a time in each round")
     parser.add_argument("--jax-batches", default="16,64", help="batch sizes to try with JAX; the best counts")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -147,7 +148,7 @@ def main() -> None:
     items = torch.stack([torch.arange(len(pixels)), torch.zeros(len(pixels), dtype=torch.int64)], 1)
     starts = initial_weights(SPEC, items).numpy()
 
-    engine = fit(pixels[:32], recipe="fast", num_threads=options.threads).engine  # builds the loop if need be
+    engine = fit(pixels[:32], recipe="fast", num_threads=options.threads).engine  # compiles the loop if necessary
 
     def ours(part: Tensor, recipe: str | FitRecipe) -> tuple[Tensor, float]:
         result = fit(part, recipe=recipe, num_threads=options.threads)
@@ -155,19 +156,19 @@ def main() -> None:
 
     fast, slow = RECIPES["fast"], RECIPES["slow"]
     found = {
-        name: Contender() for name in ("fast", "fast, fixed steps", "default", "jax vmap", "same loop", "usual way")
+        name: Contender() for name in ("fast", "fast, fixed steps", "default", "jax vmap", "same loop", "baseline")
     }
     half, few = pixels[: max(64, len(pixels) // 2)], targets[: options.slow_count]
     found["fast"].add_round(len(pixels), partial(ours, pixels, "fast"))
     steps = round(found["fast"].mean_steps)
     fixed = FitRecipe(steps=steps, learning_rate=fast.learning_rate)
-    # Small tensors: one thread is often the faster; each loop gets its best. Before JAX, whose threads linger.
-    fit_one_by_one(few[:1], 5, slow.rates().tolist())  # the first use of autograd and Adam loads code
+    # One thread is often faster for small tensors, so each loop gets its best. Runs before JAX, whose threads linger.
+    fit_one_by_one(few[:1], 5, slow.rates().tolist())  # warm-up: the first use of autograd and Adam loads code
     for threads in sorted({1, options.threads}):
         torch.set_num_threads(threads)
         for _ in range(options.rounds):
             found["same loop"].add_round(len(few), partial(fit_one_by_one, few, steps, fast.rates().tolist()))
-            found["usual way"].add_round(len(few), partial(fit_one_by_one, few, slow.steps, slow.rates().tolist()))
+            found["baseline"].add_round(len(few), partial(fit_one_by_one, few, slow.steps, slow.rates().tolist()))
     jax_fits = prepare_jax(options.jax_batches, steps, fast.rates().numpy(), starts, targets.numpy())
     for _ in range(options.rounds):
         found["fast"].add_round(len(pixels), partial(ours, pixels, "fast"))
@@ -181,11 +182,11 @@ def main() -> None:
     table = Table("contender", "fits/s", "times slower than fast", "PSNR min", "median", "mean steps")
     rows = {
         "fast": "ours, fast: each stops at 40 dB",
-        "fast, fixed steps": "ours, that many steps for all",
+        "fast, fixed steps": "ours, the mean number of steps for all",
         "default": "ours, default",
-        "jax vmap": "JAX vmap, that many steps",
-        "same loop": "one at a time, that many steps",
-        "usual way": "one at a time, 1,000 steps at 5e-4",
+        "jax vmap": "JAX vmap, the mean number of steps",
+        "same loop": "one at a time, the mean number of steps",
+        "baseline": "one at a time, 1,000 steps at 5e-4",
     }
     rates = {name: contender.fits_per_second for name, contender in found.items()}
     for name, contender in found.items():
@@ -209,7 +210,7 @@ def main() -> None:
         "fast_psnr_db_min": round(found["fast"].psnr_db.min().item(), 3),
         "default_psnr_db_median": round(found["default"].psnr_db.median().item(), 3),
         "fast_mean_steps": steps,
-        "times_the_usual_way": round(rates["fast"] / rates["usual way"], 1),
+        "times_the_baseline": round(rates["fast"] / rates["baseline"], 1),
         "times_the_same_loop": round(rates["fast"] / rates["same loop"], 1),
         "times_jax_vmap": round(rates["fast"] / rates["jax vmap"], 2) if jax_fits else None,
     }

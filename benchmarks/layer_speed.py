@@ -1,6 +1,6 @@
-"""Speed and memory of the NFT block: ours against the `nfn` package and against plain matrix products.
+"""Compares speed and memory of our NFT block with the `nfn` package and with plain matrix products.
 
-Both run in one process on the same input, interleaved, so that a busy machine slows both alike; times are medians.
+Both run in one process on the same input, interleaved, so that a busy machine slows both equally; times are medians.
 Prints a table and, last, one line of JSON.
 
     python benchmarks/layer_speed.py                          # SIREN and small CNN; 32, 64, 128 and 256 channels
@@ -33,7 +33,7 @@ CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def our_module(name: str, channels: int) -> nn.Module:
-    """The whole block; for the CNN the attention alone, as nfn's feed-forward there is another, larger one."""
+    """The whole block. For the CNN only the attention, because nfn's feed-forward differs there and is larger."""
     spec = SPECS[name]
     if name == "cnn":
         return WeightSpaceSelfAttention(spec, channels, NUM_HEADS)
@@ -103,7 +103,7 @@ def steps(module: nn.Module, features, *, bf16: bool) -> dict[str, Callable[[], 
 
 
 def gemm_steps(name: str, channels: int, batch: int) -> dict[str, Callable[[], None]]:
-    """The matrix products of the block and nothing else: projections and feed-forward, then their two gradients."""
+    """Only the matrix products of the block: projections and feed-forward, then their two gradients."""
     rows = batch * SPECS[name].num_entries
     c = channels
     sizes = [(c, 3 * c), (c, 4 * c), (4 * c, c)]
@@ -137,7 +137,7 @@ def time_interleaved(
 
 
 def peak_memory_mb(who: str, name: str, channels: int, batch: int, threads: int) -> float:
-    """How far forward+backward raises the largest memory of a fresh process, the input being there already."""
+    """How much forward+backward raises the peak memory of a fresh process that already holds the input."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_memory_mb, (who, name, channels, batch, threads))
 
@@ -146,7 +146,7 @@ def _peak_memory_mb(who: str, name: str, channels: int, batch: int, threads: int
     torch.set_num_threads(threads)
     make = {"ours": (our_module, make_input), "nfn": (nfn_module, nfn_input)}[who]
     small = make[0](name, 8), make[1](name, 8, 1)
-    steps(*small, bf16=False)["forward+backward"]()  # libraries are loaded before the measurement
+    steps(*small, bf16=False)["forward+backward"]()  # loads libraries before the measurement
     step = steps(make[0](name, channels), make[1](name, channels, batch), bf16=False)["forward+backward"]
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from now on
     before = _memory_kb("VmRSS")
@@ -272,8 +272,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", nargs="+", type=int, default=[torch.get_num_threads()])
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
-    parser.add_argument("--growth", metavar="PNG", help="draw growth with width, depth and batch instead")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor suits one thread on a busy machine")
+    parser.add_argument("--growth", metavar="PNG", help="instead, draw the growth with width, depth and batch")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads[0])
     machine = {

@@ -1,4 +1,4 @@
-"""Shuffled batches of networks: from a store's memory map, and from one `.pth` file a network.
+"""Compares loading shuffled batches of networks from a store with loading one `.pth` file per network.
 
 python benchmarks/loading.py --count 20000 --batch 128
 """
@@ -64,7 +64,7 @@ def main() -> None:
                 assert batch.features is not None
                 seen += len(batch.features)
             ours = max(ours, seen / (time.perf_counter() - started))
-            # A part of an epoch is enough: every file costs the same.
+            # Part of an epoch is enough, because every file costs the same.
             order = torch.randperm(options.count, generator=generator)[: 20 * options.batch]
             started = time.perf_counter()
             for part in order.split(options.batch):
@@ -74,7 +74,7 @@ def main() -> None:
             theirs = max(theirs, len(order) / (time.perf_counter() - started))
     table = Table("from", "networks/s")
     table.add_row(f"a store, shards of {options.shard_size}: weights, image, label", f"{ours:,.0f}")
-    table.add_row("one .pth file a network: weights", f"{theirs:,.0f}")
+    table.add_row("one .pth file per network: weights", f"{theirs:,.0f}")
     Console().print(table)
     result = {"benchmark": "loading", **vars(options), "store_networks_per_second": round(ours)}
     print(json.dumps({**result, "files_networks_per_second": round(theirs), "times": round(ours / theirs, 1)}))

@@ -1,8 +1,8 @@
-"""Speed of message passing between neurons at training: the compiled update against its plain form.
+"""Compares the training speed of message passing with the compiled update and with the plain PyTorch update.
 
-A step is a forward and a backward pass through rounds of `NeuronRound`. Both forms take turns in one process on the
-same input, so that a busy machine slows both alike; ratios are medians of the ratios of neighbouring steps. The share
-of the GEMM rate compares with the matrix products of the MLPs alone, as PyTorch computes them, in the same turns.
+A step is a forward and a backward pass through rounds of `NeuronRound`. Both versions take turns in one process on the
+same input, so that a busy machine slows both equally; ratios are medians of the ratios of neighbouring steps. The share
+of the GEMM rate is relative to the matrix products of the MLPs alone, as PyTorch computes them, in the same turns.
 Prints a table and, last, one line of JSON.
 
     python benchmarks/message_passing.py --threads 1 2
@@ -106,15 +106,15 @@ def compare(spec: NetworkSpec, channels: int, num_gates: int, threads: int, argu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", nargs="+", type=int, default=[2, 32, 32, 1], help="of the input networks")
+    parser.add_argument("--widths", nargs="+", type=int, default=[2, 32, 32, 1], help="widths of the input networks")
     parser.add_argument("--channels", nargs="+", type=int, default=[64])
     parser.add_argument("--gates", nargs="+", type=int, default=[1])
-    parser.add_argument("--hidden-factor", type=int, default=2, help="hidden channels of the MLPs, times the channels")
+    parser.add_argument("--hidden-factor", type=int, default=2, help="hidden channels of the MLPs per channel")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--threads", nargs="+", type=int, default=[torch.get_num_threads()])
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor suits one thread on a busy machine")
     arguments = parser.parse_args()
     spec = NetworkSpec.mlp(arguments.widths)
 

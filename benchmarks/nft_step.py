@@ -1,9 +1,9 @@
-"""Speed of a training step of the NFT, against the matrix products that it consists of.
+"""Compares the speed of an NFT training step with that of its matrix products.
 
-A step is a forward pass, a backward pass and an AdamW update of a classifier with HNP pooling. Its products, those of
-projections, feed-forward and attention with their gradients, are counted, and the rate is compared with that of the
-dense ones among them as PyTorch computes them; both take turns in one process, so that a busy machine slows both alike.
-Ratios are medians of the ratios of neighbouring turns. Prints a table and, last, one line of JSON.
+A step is a forward pass, a backward pass and an AdamW update of a classifier with HNP pooling. We count its matrix
+products (projections, feed-forward and attention, with their gradients) and compare the rate with that of the dense
+ones alone, as PyTorch computes them. Both take turns in one process, so that a busy machine slows both equally. Ratios
+are medians of the ratios of neighbouring turns. Prints a table and, last, one line of JSON.
 
     python benchmarks/nft_step.py --channels 32 64 --threads 1 2
     python benchmarks/nft_step.py --channels 256 --batch 8
@@ -100,14 +100,14 @@ def compare(spec: NetworkSpec, channels: int, threads: int, arguments: argparse.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", nargs="+", type=int, default=[2, 32, 32, 1], help="of the input networks")
+    parser.add_argument("--widths", nargs="+", type=int, default=[2, 32, 32, 1], help="widths of the input networks")
     parser.add_argument("--channels", nargs="+", type=int, default=[32])
-    parser.add_argument("--hidden-factor", type=int, default=2, help="hidden channels of the MLPs, times the channels")
+    parser.add_argument("--hidden-factor", type=int, default=2, help="hidden channels of the MLPs per channel")
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", nargs="+", type=int, default=[torch.get_num_threads()])
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for one thread on a busy machine")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor suits one thread on a busy machine")
     arguments = parser.parse_args()
     spec = NetworkSpec.mlp(arguments.widths)
 

@@ -1,7 +1,7 @@
-"""A whole training step at the paper's scale on this machine: its time, its memory, and what all of them would take.
+"""Measures time and memory of a training step at the paper's scale, and estimates the time of the whole training.
 
-The autoencoder of the recipe `inr2array/mnist --scale paper` (22 M parameters), a batch of 64 in parts whose gradients
-are added up, with rendering and AdamW. Prints a table and, last, one line of JSON.
+The model is the autoencoder of the recipe `inr2array/mnist --scale paper` (22 M parameters). A step has a batch of 64,
+with gradient accumulation, rendering and AdamW. Prints a table and, last, one line of JSON.
 
     python benchmarks/paper_step.py --threads 2 --accumulate 8 --steps 2
 """

@@ -1,6 +1,6 @@
-"""Pictures of decoded patch networks: each on its own patch against weights gathered for every pixel.
+"""Compares two ways to render decoded patch networks: each on its own patch, or with weights gathered for every pixel.
 
-Both show the same networks in one process, interleaved, forward and backward, and must agree; memory is the peak that
+Both render the same networks in one process, interleaved, forward and backward, and must agree. Memory is the peak that
 one step adds in a fresh process. Prints a table and, last, one line of JSON.
 
     python benchmarks/patch_decoding.py --threads 2 --repeats 10
@@ -32,7 +32,7 @@ def ours(vectors: Tensor, grid_size: int) -> Tensor:
 
 
 def gather(vectors: Tensor, grid_size: int) -> Tensor:
-    """A copy of its patch's weights for every pixel."""
+    """Renders with a copy of the patch's weights for every pixel."""
     pixels, places = patch_pixels(SIZE, grid_size)
     part = places // pixels.shape[1]
     patch = (part[:, None] * grid_size + part).flatten()
@@ -58,14 +58,14 @@ def step(way: str, vectors: Tensor, grid_size: int) -> Tensor:
 
 
 def peak_memory_mb(way: str, batch: int, grid_size: int, threads: int) -> float:
-    """How far a step raises the largest memory of a fresh process, the networks being there already."""
+    """How much a step raises the peak memory of a fresh process that already holds the networks."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_memory_mb, (way, batch, grid_size, threads))
 
 
 def _peak_memory_mb(way: str, batch: int, grid_size: int, threads: int) -> float:
     torch.set_num_threads(threads)
-    step(way, make_networks(1, grid_size), grid_size)  # libraries are loaded before the measurement
+    step(way, make_networks(1, grid_size), grid_size)  # loads libraries before the measurement
     vectors = make_networks(batch, grid_size)
     Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak counts from now on
     before = _memory_kb("VmRSS")

@@ -1,4 +1,4 @@
-"""Two Ray workers against one, one thread each: time for the same store, and whether its bytes are the same.
+"""Compares two Ray workers with one, with one thread each: the time to make a store, and whether it has the same bytes.
 
 python benchmarks/ray_workers.py --count 600
 """

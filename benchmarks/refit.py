@@ -1,7 +1,7 @@
-"""The ceiling of editors: render the network, edit the picture, fit again from the old weights.
+"""Measures editing by refitting, a bound for editors: render the network, edit the picture, fit from the old weights.
 
-Fits networks to test images of each editing task, applies the published edit with `nf.inr.refit`, and compares what the
-new networks show with the edited images. Prints a table and, last, one line of JSON.
+Fits networks to test images of each editing task, applies the published edit with `nf.inr.refit`, and compares the
+pictures of the new networks with the edited images. Prints a table and, last, one line of JSON.
 
     python benchmarks/refit.py --count 256
     python benchmarks/refit.py --samples --count 16 --threads 1
@@ -25,7 +25,7 @@ TASKS = {
     "fashion-gradient": ("fashion", "fashion-sample"),
     "cifar10-contrast": ("cifar10", "shapes-sample"),
 }
-"""The image set of each task, and its embedded stand-in."""
+"""The image set of each task, and the embedded set used with `--samples`."""
 
 
 def measure(task: str, images: str, count: int, threads: int) -> dict[str, float]:
@@ -52,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
 
     rows = {}
-    print(f"{'edit':20}{'networks':>10}{'no edit':>10}{'refit':>10}{'a network':>13}")
+    print(f"{'edit':20}{'networks':>10}{'no edit':>10}{'refit':>10}{'per network':>13}")
     for task, images in TASKS.items():
         row = rows[task] = measure(task, images[arguments.samples], arguments.count, arguments.threads)
         print(f"{task:20}{row['networks']:10}{row['no_edit']:10.4f}{row['mse']:10.4f}{row['milliseconds']:10.1f} ms")

@@ -1,4 +1,4 @@
-"""How long each action of the web page takes, through the real server.
+"""Measures how long each action of the web page takes, over HTTP and with the real server.
 
 python benchmarks/serve_latency.py --rounds 20
 python benchmarks/serve_latency.py --models DIR
@@ -24,7 +24,7 @@ GOAL_SECONDS = 2.0
 
 
 def start(models: str | None) -> tuple[subprocess.Popen[str], str]:
-    """The server as a process, and its address."""
+    """Starts the server in a process; yields its address."""
     words = ["serve", "--port", "0", "--no-browser", *(["--models", models] if models else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "neuralfunctionals.cli", *words], stderr=subprocess.PIPE, text=True
@@ -37,7 +37,7 @@ def start(models: str | None) -> tuple[subprocess.Popen[str], str]:
 
 
 def act(client: httpx.Client, url: str, call: int, data: list[object]) -> None:
-    """One action as the page does it: joins the queue, then waits for the result."""
+    """Runs one action as the page does: joins the queue and waits for the result."""
     session = "benchmark"
     body = {"data": data, "fn_index": call, "session_hash": session}
     client.post(f"{url}/gradio_api/queue/join", json=body).raise_for_status()
@@ -53,15 +53,15 @@ def act(client: httpx.Client, url: str, call: int, data: list[object]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--models", help="run directories; those of the package if missing")
-    parser.add_argument("--url", help="a page that is served already; otherwise one is started")
+    parser.add_argument("--models", help="run directories; defaults to the shipped models")
+    parser.add_argument("--url", help="address of a running server; by default one is started")
     options = parser.parse_args()
     process, url = (None, options.url) if options.url else start(options.models)
     seconds: dict[str, list[float]] = {name: [] for name in ACTIONS}
     try:
         with httpx.Client(timeout=120, trust_env=False) as client:
             calls = {d["api_name"]: d["id"] for d in client.get(f"{url}/config").json()["dependencies"]}
-            for round_ in range(-1, options.rounds):  # one more before, which does not count
+            for round_ in range(-1, options.rounds):  # the first round is a warm-up
                 for name in ACTIONS:
                     data: list[object] = [f"sample:{round_ % 10}", None] if name == "fit" else [None]
                     started = time.perf_counter()

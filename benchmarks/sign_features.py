@@ -1,11 +1,12 @@
-"""Do features that follow signs and phases read sine networks better than canonical weights do?
+"""Compares features that are equivariant to signs and phases with canonical weights, for classifying sine networks.
 
-A neuron sin(w x + b) may change the sign s of its weights and the parity p of its half turns. `PhasorReader` gives each
-neuron features of four kinds, multiplied by 1, s, p or s p when it does: incoming weights are of kind s, outgoing ones
-of kind s p, cos b of kind p and sin b of kind s p. The product of two kinds is of the third, so that products and
-messages along the weights keep the kinds, and the class is read off kind 1 and absolute values: an invariant reader
-without the seams of the canonical form. It is trained for as many seconds of the processor as `NeuronGraphNet` on raw
-and on canonical weights; validation chooses the learning rate of each. Prints a table and, last, one line of JSON.
+The weights of a neuron sin(w x + b) may change by a sign s, and its bias by half turns of parity p. `PhasorClassifier`
+gives each neuron features of four kinds, which are then multiplied by 1, s, p or s p: incoming weights are of kind s,
+outgoing ones of kind s p, cos b of kind p and sin b of kind s p. The product of two kinds is of the third, so products
+and messages along the weights keep the kinds. The class is predicted from features of kind 1 and absolute values, so
+the classifier is invariant without the discontinuities of the canonical form. It is trained for as much processor time
+as `NeuronGraphNet` on raw and on canonical weights, each with the better learning rate by validation. Prints a table
+and, last, one line of JSON.
 
     nf fit --images mnist --limit 6000 --out digits
     python benchmarks/sign_features.py --data digits --seconds 90
@@ -37,7 +38,7 @@ EVEN, SIGN, PARITY, BOTH = range(4)
 
 
 class PhasorRound(nn.Module):
-    """Updates the features of one hidden layer from themselves and from what its neighbours send."""
+    """Updates the features of one hidden layer from themselves and from the messages of the neighbouring layers."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -62,8 +63,8 @@ class PhasorRound(nn.Module):
         return updated
 
 
-class PhasorReader(nn.Module):
-    """Classes of sine networks; invariant to permutation, sign and phase."""
+class PhasorClassifier(nn.Module):
+    """Classifies sine networks; invariant to permutation, sign and phase."""
 
     def __init__(self, spec: NetworkSpec, *, channels: int = 32, num_rounds: int = 4, omega: float = 30.0) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class PhasorReader(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> Tensor:
         weights = [w[..., 0] for w in features.weights]
-        # Relative to the root mean square of their layer.
+        # Weights are divided by the root mean square of their layer.
         weights = [w / w.square().mean((1, 2), keepdim=True).add(1e-12).sqrt() for w in weights]
         last = len(weights) - 1
         layers = []
@@ -115,67 +116,67 @@ def read(data: WeightDataset) -> tuple[WeightSpaceFeatures, Tensor]:
     return items.features, items.label
 
 
-def train(reader: nn.Module, data: WeightDataset, rate: float, seconds: float, seed: int) -> tuple[int, list[float]]:
-    """Trains for seconds of the processor; returns the steps and the accuracies on the validation and test parts."""
+def train(model: nn.Module, data: WeightDataset, rate: float, seconds: float, seed: int) -> tuple[int, list[float]]:
+    """Trains for the given processor time; returns the steps and the accuracies on the validation and test splits."""
     (networks, labels), *held_out = [read(data.split(name)) for name in ("train", "val", "test")]
-    optimizer = torch.optim.AdamW(reader.parameters(), lr=rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01)
     generator = torch.Generator().manual_seed(seed)
     started, steps, spent = time.process_time(), 0, 0.0
-    reader.train()
+    model.train()
     while spent < seconds:
         for batch in torch.randperm(len(labels), generator=generator).split(BATCH):
             spent = time.process_time() - started
             part = min(1.0, spent / seconds)
-            for group in optimizer.param_groups:  # warms up, then falls to zero along a cosine
+            for group in optimizer.param_groups:  # warm-up, then cosine decay to zero
                 group["lr"] = rate * min(1.0, 16 * part) * 0.5 * (1 + math.cos(math.pi * part))
-            F.cross_entropy(reader(networks[batch]), labels[batch]).backward()
-            nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
+            F.cross_entropy(model(networks[batch]), labels[batch]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             steps += 1
             if spent >= seconds:
                 break
-    reader.eval()
+    model.eval()
     with torch.no_grad():
-        return steps, [(reader(x).argmax(1) == y).float().mean().item() for x, y in held_out]
+        return steps, [(model(x).argmax(1) == y).float().mean().item() for x, y in held_out]
 
 
-def check(reader: nn.Module, networks: WeightSpaceFeatures) -> float:
-    """The largest change of its answer when signs and phases of the neurons change."""
-    reader, networks = reader.double().eval(), networks.with_tensor(networks.tensor.double())
+def check(model: nn.Module, networks: WeightSpaceFeatures) -> float:
+    """The largest change of the output when signs and phases of the neurons change."""
+    model, networks = model.double().eval(), networks.with_tensor(networks.tensor.double())
     with torch.no_grad():
-        change = (reader(SineSymmetry.random(networks.spec)(networks)) - reader(networks)).abs().max().item()
-    reader.float()
+        change = (model(SineSymmetry.random(networks.spec)(networks)) - model(networks)).abs().max().item()
+    model.float()
     return change
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="networks from nf fit")
-    parser.add_argument("--seconds", type=float, default=90, help="of the processor, for each training")
-    parser.add_argument("--channels", type=int, default=32, help="of each kind")
+    parser.add_argument("--data", required=True, help="store of networks made by nf fit")
+    parser.add_argument("--seconds", type=float, default=90, help="processor time of each training")
+    parser.add_argument("--channels", type=int, default=32, help="channels of each kind of feature")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = WeightDataset(options.data)
     spec = data.spec
-    readers: dict[str, Callable[[], nn.Module]] = {
-        "phasor": lambda: PhasorReader(spec, channels=options.channels),
+    models: dict[str, Callable[[], nn.Module]] = {
+        "phasor": lambda: PhasorClassifier(spec, channels=options.channels),
         "neuron-graph, canonical": lambda: Canonical(NeuronGraphNet.classification(spec, channels=64, dropout=0.1)),
         "neuron-graph, raw": lambda: NeuronGraphNet.classification(spec, channels=64, dropout=0.1),
     }
-    table = Table("reader", "parameters", "change by signs and phases", "rate", "steps", "validation", "test")
+    table = Table("model", "parameters", "change by signs and phases", "rate", "steps", "validation", "test")
     results = []
-    for name, make in readers.items():
+    for name, make in models.items():
         found = []
         for rate in RATES:
             torch.manual_seed(options.seed)
-            reader = make()
-            change = check(reader, read(data)[0][:4])
-            steps, accuracies = train(reader, data, rate, options.seconds, options.seed)
-            count = sum(p.numel() for p in reader.parameters())
-            found.append({"reader": name, "parameters": count, "change": change, "rate": rate, "steps": steps})
+            model = make()
+            change = check(model, read(data)[0][:4])
+            steps, accuracies = train(model, data, rate, options.seconds, options.seed)
+            count = sum(p.numel() for p in model.parameters())
+            found.append({"model": name, "parameters": count, "change": change, "rate": rate, "steps": steps})
             found[-1] |= {"validation": accuracies[0], "test": accuracies[1]}
         best = max(found, key=lambda result: result["validation"])
         results.append(best)

@@ -1,9 +1,9 @@
-"""How fast zoos of CNNs are trained: ours against one network at a time with torch's modules and optimisers.
+"""Compares our training of CNN zoos with training one network at a time with torch's modules and optimizers.
 
-All contenders do the same work with equally many threads: the same networks (hyperparameters, batch size, epochs,
-number of images, evaluation at the same checkpoints) on 32x32 grey images. Rounds take turns, and medians count.
-Rates are training images a second, summed over networks. What bounds ours is the arithmetic: its rate is compared with
-that of a large float32 matrix product in the same process.
+All contenders do the same work with the same number of threads: the same networks (hyperparameters, batch size, epochs,
+number of images, evaluation at the same checkpoints) on 32x32 grey images. Rounds are interleaved, and medians count.
+Rates are training images per second, summed over networks. Arithmetic limits our rate, so it is also compared with that
+of a large float32 matrix product in the same process.
 
     python benchmarks/zoo_throughput.py --threads 2
 """
@@ -30,13 +30,13 @@ from neuralfunctionals.cnn.training import CnnImages, checkpoint_epochs, choose_
 
 POSITIONS = (15 * 15, 7 * 7, 3 * 3)
 FORWARD = 2 * (POSITIONS[0] * 9 * 16 + (POSITIONS[1] + POSITIONS[2]) * 144 * 16 + 160)
-"""Multiplications and additions of one image."""
+"""Multiplications and additions for one image."""
 # Forward, weight gradients, and input gradients of all but the first layer.
 TRAINING = 3 * FORWARD - 2 * POSITIONS[0] * 9 * 16
 
 
 def train_ours(images: CnnImages, items: range, epochs: int, batch_size: int, threads: int, engine: str) -> None:
-    """As nf zoo does: each thread takes its own networks."""
+    """Trains as nf zoo does: each thread takes its own networks."""
     torch.set_num_threads(1)
     parts = [list(items[start::threads]) for start in range(threads)]
     run = partial(train_cnns, images, epochs=epochs, batch_size=batch_size, engine=engine)
@@ -47,7 +47,7 @@ def train_ours(images: CnnImages, items: range, epochs: int, batch_size: int, th
 def train_plain(
     images: CnnImages, items: range, epochs: int, batch_size: int, threads: int, with_dropout: bool, layout: str
 ) -> None:
-    """One network after the other, as anyone would write it."""
+    """Trains one network after the other in a plain loop."""
     torch.set_num_threads(threads)
     memory_format = getattr(torch, layout)
     pixels = torch.from_numpy(images.pixels).movedim(3, 1).contiguous(memory_format=memory_format)
@@ -87,7 +87,7 @@ def train_plain(
 
 
 def time_product(threads: int) -> float:
-    """Multiplications and additions a second of a matrix product."""
+    """Multiplications and additions per second of a matrix product."""
     torch.set_num_threads(threads)
     a = torch.randn(1024, 1024)
     torch.mm(a, a)
@@ -143,14 +143,14 @@ def main() -> None:
         for name, run in contenders.items():
             started = time.perf_counter()
             run()
-            if number:  # the first round loads code
+            if number:  # the first round is a warm-up
                 seconds[name].append(time.perf_counter() - started)
         products.append(time_product(options.threads))
         print(f"round {number} of {options.rounds}", file=sys.stderr, flush=True)
     training, evaluation = count_images(images, items, options.epochs, options.batch_size)
     rates = {name: training / statistics.median(times) for name, times in seconds.items()}
     ours = next(iter(contenders))
-    # The best plain loop counts.
+    # Ratios are relative to the best plain loop.
     with_dropout = max(rates["one at a time"], rates["one at a time, channels last"])
     without = max(rates["one at a time, no dropout"], rates["one at a time, no dropout, channels last"])
     arithmetic = (training * TRAINING + evaluation * FORWARD) / statistics.median(seconds[ours])

@@ -1,4 +1,4 @@
-"""Fits sine networks to a few embedded images and shows each fit beside its image.
+"""Fits sine networks to a few embedded images and draws each fit below its image.
 
 python examples/fit_and_render.py fits.png
 """

@@ -1,4 +1,4 @@
-"""Shuffle the neurons of a network: its weights look different, its function and our answer stay the same.
+"""Shuffles the neurons of a network: its weights change, but its function and the output of an NFT stay the same.
 
 python examples/shuffled_neurons.py [--picture shuffled.png]
 """
@@ -10,7 +10,7 @@ from torch import nn
 
 import neuralfunctionals as nf
 
-# Any network that is a chain of layers will do: here one that draws a pattern from coordinates.
+# Any chain of layers works. This network maps coordinates to values, which we show as a picture.
 torch.manual_seed(0)
 network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
 for parameter in network.parameters():
@@ -20,9 +20,9 @@ features = nf.WeightSpaceFeatures.from_modules([network])
 shuffle = nf.NeuronPermutation.random(features.spec, generator=torch.Generator().manual_seed(1))
 shuffled = shuffle(features)
 
-reader = nf.models.NFT(features.spec, channels=64, num_heads=4, pooling="HNP", out_channels=3).eval()
+classifier = nf.models.NFT(features.spec, channels=64, num_heads=4, pooling="HNP", out_channels=3).eval()
 editor = nf.models.NFT(features.spec, channels=64, num_heads=4).eval()
-flat = nn.Sequential(nn.Flatten(), nn.Linear(features.spec.num_entries, 3))  # reads weights as a plain vector
+linear = nn.Sequential(nn.Flatten(), nn.Linear(features.spec.num_entries, 3))  # takes the weights as one vector
 
 
 def picture(module: nn.Module) -> torch.Tensor:
@@ -43,13 +43,13 @@ def draw(path: str) -> None:
         row[0].imshow(x.weights[0][0, ..., 0], cmap="RdBu", vmin=-3, vmax=3)
         row[1].imshow(x.weights[1][0, ..., 0], cmap="RdBu", vmin=-1, vmax=1)
         row[2].imshow(picture(module), cmap="viridis")
-        row[3].bar(range(3), reader(x)[0], color="tab:orange")
+        row[3].bar(range(3), classifier(x)[0], color="tab:orange")
         row[3].axhline(0, color="black", linewidth=0.8)
         row[3].set_ylim(-0.3, 0.3)
         row[0].set_ylabel(title, fontsize=12)
         for axis in row:
             axis.set(xticks=[], yticks=[])
-    for axis, title in zip(axes[0], ("weights 1", "weights 2", "what it computes", "what an NFT answers"), strict=True):
+    for axis, title in zip(axes[0], ("weights 1", "weights 2", "its function", "output of an NFT"), strict=True):
         axis.set_title(title)
     figure.savefig(path, dpi=120)
     print(f"picture: {path}")
@@ -58,14 +58,14 @@ def draw(path: str) -> None:
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--picture", metavar="PNG", help="also draw weights, function and answer")
+    parser.add_argument("--picture", metavar="PNG", help="also draw weights, function and output")
     arguments = parser.parse_args()
     edited = shuffle(features + editor(features)), shuffled + editor(shuffled)
     for name, before, after in [
-        ("the weights themselves", features.tensor, shuffled.tensor),
-        ("what the network computes", picture(network), picture(shuffled.to_modules(network)[0])),
-        ("what a plain linear reader answers", flat(features.tensor), flat(shuffled.tensor)),
-        ("what the NFT answers", reader(features), reader(shuffled)),
+        ("weights", features.tensor, shuffled.tensor),
+        ("function of the network", picture(network), picture(shuffled.to_modules(network)[0])),
+        ("output of a linear model", linear(features.tensor), linear(shuffled.tensor)),
+        ("output of the NFT", classifier(features), classifier(shuffled)),
         ("edit then shuffle, or shuffle then edit", edited[0].tensor, edited[1].tensor),
     ]:
         print(f"{name:40} largest change after shuffling: {(before - after).abs().max():.1e}")

@@ -1,4 +1,4 @@
-"""Two sine networks that draw the same picture with other weights, and the one form they share.
+"""Draws two sine networks that show the same picture with different weights, and their common canonical form.
 
 python examples/sine_twins.py [twins.png]
 """
@@ -20,7 +20,7 @@ images = nf.data.open_images("mnist-sample")
 fitted = nf.inr.fit(images.read(images.select(1)))
 network = fitted.features  # 2-32-32-1
 twist = nf.SineSymmetry.random(network.spec, max_turns=2, generator=torch.Generator().manual_seed(0))
-twin = twist(network)  # other signs, other phases
+twin = twist(network)  # different signs and phases, the same function
 
 
 def draw_row(axes, x: nf.WeightSpaceFeatures, title: str) -> None:
@@ -35,7 +35,7 @@ def draw_row(axes, x: nf.WeightSpaceFeatures, title: str) -> None:
 
 
 def draw_biases(axis, x: nf.WeightSpaceFeatures) -> None:
-    """One dot for each hidden neuron: its bias times omega."""
+    """Draws omega times the bias of each hidden neuron as a dot."""
     axis.axhspan(0, math.pi / 2, color="tab:green", alpha=0.25, linewidth=0)
     for bias, colour in zip(x.biases[:-1], ("tab:blue", "tab:orange"), strict=True):
         axis.plot(OMEGA * bias[0, :, 0], ".", color=colour)
@@ -51,7 +51,7 @@ def main(out: str) -> None:
     figure, axes = plt.subplots(2, 5, figsize=(13, 5.6), layout="constrained")
     draw_row(axes[0], network, "a network")
     draw_row(axes[1], twin, "its twin")
-    titles = "the picture", "some weights", "omega times biases", "these weights, canonical", "these biases, canonical"
+    titles = "picture", "some weights", "omega times biases", "canonical weights", "canonical biases"
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title)
     figure.savefig(out, dpi=80)

@@ -47,8 +47,8 @@ def test_shuffling_changes_the_weights_but_neither_function_nor_answers(tmp_path
     picture = tmp_path / "shuffled.png"
     lines = run([str(ROOT / "examples/shuffled_neurons.py"), "--picture", str(picture)], cwd=tmp_path).splitlines()
     changes = {line[:40].strip(): float(line.rpartition(" ")[2]) for line in lines if "largest change" in line}
-    assert changes["the weights themselves"] > 1
-    assert changes["what a plain linear reader answers"] > 0.1
+    assert changes["weights"] > 1
+    assert changes["output of a linear model"] > 0.1
     assert max(list(changes.values())[1:2] + list(changes.values())[3:]) < 1e-5
     assert picture.stat().st_size > 10_000
 
