@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from neuralfunctionals.cli.bars import several_bars
 from neuralfunctionals.cli.command import Command, print_table
+from neuralfunctionals.progress import Progress
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -26,8 +26,8 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
 def _demo(arguments: Any) -> dict[str, Any]:
     from neuralfunctionals.studies import run_demo
 
-    with several_bars() as progress:
-        result = run_demo(arguments.out, scale=arguments.scale, progress=progress)
+    with Progress(from_zero=True) as progress:
+        result = run_demo(arguments.out, scale=arguments.scale, progress=progress.update)
     return {**result, "out": os.fspath(arguments.out)}
 
 

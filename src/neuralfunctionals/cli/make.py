@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from neuralfunctionals.cli.bars import download_bar, fitting_bar, zoo_bar
+from neuralfunctionals.cli.bars import fitting_bar, zoo_bar
 from neuralfunctionals.cli.command import Command
 from neuralfunctionals.cli.data import quantiles
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.progress import Progress
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -50,9 +51,12 @@ def _require_positive(arguments: Any, *names: str) -> None:
 def _open_images(arguments: Any) -> Any:
     from neuralfunctionals.data import open_images
 
-    with download_bar() as downloading:
+    with Progress("bytes", from_zero=True) as downloading:
         return open_images(
-            arguments.images, data_root=arguments.data_root, image_size=arguments.image_size, progress=downloading
+            arguments.images,
+            data_root=arguments.data_root,
+            image_size=arguments.image_size,
+            progress=downloading.update,
         )
 
 

@@ -24,10 +24,11 @@ from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.checksums import require_intact
 from neuralfunctionals.files.writing import write_recorded
+from neuralfunctionals.progress import Progress
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
-from neuralfunctionals.tasks.progress import StepBar, StepReport
+from neuralfunctionals.tasks.progress import StepReport
 from neuralfunctionals.tasks.task import Task
 
 _BEGIN_AGAIN = "Restore it from a copy, or begin the run again with --force."
@@ -96,14 +97,13 @@ def train(
         callbacks.append(WeightAveraging(avg_fn=partial(_average, decay=config.ema_decay)))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
-    if callable(progress):
-        callbacks.append(StepReport(progress))
-    elif progress:
-        callbacks.append(StepBar())
+    shown = Progress("steps")
+    if progress:
+        callbacks.append(StepReport(shown if progress is True else progress))
     # Last: its checkpoint holds what the others know after the validation.
     callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
 
-    with _quiet():
+    with _quiet(), shown:
         trainer = Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
@@ -118,7 +118,7 @@ def train(
             plugins=[WholeFiles()],
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=progress is True,
+            enable_progress_bar=False,  # ours has the steps of the whole run
             num_sanity_val_steps=0,
             log_every_n_steps=config.steps,  # the curve logs
         )
