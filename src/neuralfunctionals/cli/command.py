@@ -10,8 +10,8 @@ from typing import Any
 
 from neuralfunctionals.errors import UserError
 
-Run = Callable[[Any], dict[str, Any]]
-"""Does what a command is for, and returns what `--json` prints."""
+Run = Callable[..., dict[str, Any]]
+"""Does what a command is for, with its arguments by name, and returns what `--json` prints."""
 
 
 @dataclass(frozen=True)

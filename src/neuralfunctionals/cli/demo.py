@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
 from neuralfunctionals.cli.command import Command, print_table
@@ -23,12 +22,12 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _demo(arguments: Any) -> dict[str, Any]:
+def _demo(out: str, scale: str) -> dict[str, Any]:
     from neuralfunctionals.studies import run_demo
 
     with Progress(from_zero=True) as progress:
-        result = run_demo(arguments.out, scale=arguments.scale, progress=progress.update)
-    return {**result, "out": os.fspath(arguments.out)}
+        result = run_demo(out, scale=scale, progress=progress.update)
+    return {**result, "out": out}
 
 
 def _show_demo(result: dict[str, Any]) -> None:

@@ -52,16 +52,10 @@ def open_models(directory: str | None) -> Any:
     return Models(editors, task("classify", ClassifyTask), task("inr2array", ReconstructTask))
 
 
-def _serve(arguments: Any) -> dict[str, Any]:
+def _serve(models: str | None, *, no_browser: bool, **where: Any) -> dict[str, Any]:
     from neuralfunctionals.web import serve
 
-    address = serve(
-        lambda: open_models(arguments.models),
-        host=arguments.host,
-        port=arguments.port,
-        browser=not arguments.no_browser,
-    )
-    return {"address": address}
+    return {"address": serve(lambda: open_models(models), browser=not no_browser, **where)}
 
 
 COMMANDS = {

@@ -38,28 +38,21 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="random seed, the same for all trials (0)")
 
 
-def _sweep(arguments: Any) -> dict[str, Any]:
+def _sweep(
+    recipe: str, *, scale: str, model: str | None, steps: int | None, seed: int, out: str | None, **options: Any
+) -> dict[str, Any]:
     from neuralfunctionals.config import with_steps
     from neuralfunctionals.registry import find_run
     from neuralfunctionals.studies import sweep
 
-    found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
-    run = replace(found, seed=arguments.seed)
-    if arguments.steps is not None:
-        if arguments.steps < 1:
-            raise UserError(f"Expected --steps of at least 1, but got {arguments.steps}.")
-        run = with_steps(run, arguments.steps)
-    out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
+    run = replace(find_run(recipe, scale=scale, model=model, data=options["data"]), seed=seed)
+    if steps is not None:
+        if steps < 1:
+            raise UserError(f"Expected --steps of at least 1, but got {steps}.")
+        run = with_steps(run, steps)
+    out = out or os.path.join("runs", f"sweep-{run.name}")
     with fitting_bar() as fitting, plain_bar("trials") as progress:
-        return sweep(
-            run,
-            out,
-            trials=arguments.trials,
-            study=arguments.study,
-            data=arguments.data,
-            fitting=fitting,
-            progress=progress,
-        )
+        return sweep(run, out, **options, fitting=fitting, progress=progress)
 
 
 COMMANDS = {
