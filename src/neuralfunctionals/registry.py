@@ -16,7 +16,7 @@ from neuralfunctionals import tasks
 from neuralfunctionals.config import SCALES, Run, flatten
 from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.imports import import_object
-from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, default_run
+from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, make_run
 
 Name = TypeVar("Name", bound=str)
 
@@ -140,8 +140,7 @@ def find_run(
     chosen = model or ("nft" if scale == "paper" and "nft" in models else models[0])
     if chosen not in models and "." not in chosen and (models == found.latent_models or not _fits(chosen, found)):
         _choose("model", chosen, models)
-    make = found.of.make or default_run
-    return make(found, recipe, _choose("scale", scale, SCALES), chosen)
+    return make_run(found, recipe, _choose("scale", scale, SCALES), chosen)
 
 
 def _fits(model: str, recipe: Recipe) -> bool:

@@ -6,17 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 
 
 @dataclass(frozen=True)
@@ -154,36 +144,29 @@ _EPOCH = {"mnist": 3515, "fashion": 4296, "cifar10": 3515}
 """Batches of 128 latents in the paper's training sets, with ten copies of each image."""
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings, images = _SETTINGS.get(model, ModelSettings()), recipe.images
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
     on_latents = model in _LATENT_MODELS
     if scale == "paper":
-        return _paper(recipe, name, model, settings, on_latents=on_latents)
-    plain = Run(name, scale, model, task=ClassifyConfig(), data=DataConfig(images=images))
-    if not on_latents:
-        # Only a model that reads the class off the picture gains by caring for little else.
-        weight = 64.0 if "picture_size" in settings.small else 1.0
-        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14, decode_weight=weight)
-        plain = replace(plain, task=task, canonical="sine")
-    run = timed(plain, "small" if scale == "tiny" else scale, settings)
-    return small_enough(run, settings, images) if scale == "tiny" else run
+        return _paper_fields(recipe.images, on_latents=on_latents)
+    if on_latents:
+        return {}
+    # Only a model that reads the class off the picture gains by caring for little else.
+    weight = 64.0 if model in _SETTINGS and "picture_size" in _SETTINGS[model].small else 1.0
+    task = ClassifyConfig(augment="affine", mirror=recipe.images != "mnist", decode_size=14, decode_weight=weight)
+    return {"task": task, "canonical": "sine"}
 
 
-def _paper(recipe: Recipe, name: str, model: str, settings: ModelSettings, *, on_latents: bool) -> Run:
+def _paper_fields(images: str, *, on_latents: bool) -> dict[str, Any]:
     """The appendix: 100 epochs of 128 latents with mixup, or the autoencoder's 200,000 steps for those of weights."""
-    epoch = _EPOCH[recipe.images]
-    return Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
-        data=DataConfig(images=recipe.images, copies=20 if recipe.images == "cifar10" and not on_latents else 10),
-        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=0 if on_latents else 10_000),
-        training=TrainingConfig(steps=100 * epoch, batch_size=128, val_every=epoch, log_every=50, patience=10)
+    epoch = _EPOCH[images]
+    return {
+        "task": ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
+        "data": DataConfig(images=images, copies=20 if images == "cifar10" and not on_latents else 10),
+        "optimizer": OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=0 if on_latents else 10_000),
+        "training": TrainingConfig(steps=100 * epoch, batch_size=128, val_every=epoch, log_every=50, patience=10)
         if on_latents
         else TrainingConfig(steps=200_000, batch_size=32, val_every=2000, log_every=50, patience=10),
-    )
+    }
 
 
 def _out_channels(config: ClassifyConfig, spec: Any) -> int:
@@ -223,7 +206,7 @@ TASK = TaskDefinition(
         for images in SAMPLES
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     out_channels=_out_channels,
     latent_models=_LATENT_MODELS,
     search=_search,

@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    COST,
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.config import OptimizerConfig, Scale, TrainingConfig
+from neuralfunctionals.tasks.definition import COST, Column, ModelSettings, Picture, Published, Recipe, TaskDefinition
 
 TURNABLE = ("dilate",)
 """Edits that commute with rotations and reflections. Kernels of 2 x 2 pixels do not, and neither do CLAHE's tiles."""
@@ -85,26 +75,18 @@ _SETTINGS: dict[str, ModelSettings] = {
 }
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings = _SETTINGS.get(model, ModelSettings())
-    if model == "nfn-hnp" and recipe.images == "cifar10":  # as many parameters as the others, also with colours
-        settings = replace(settings, paper={"channels": [147] * 3})
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
+    if scale != "paper":
+        augment = "turns" if recipe.task.edit in TURNABLE else "none"
+        return {"task": replace(recipe.task, augment=augment), "canonical": "sine"}
     # The appendix: 50,000 steps of 32 networks, Adam at 1e-3 after 10,000 steps of warm-up; 7 M parameters.
-    paper = Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=recipe.task,
-        data=DataConfig(images=recipe.images),
-        optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
-        training=TrainingConfig(steps=50_000, batch_size=32, val_every=1000, log_every=50),
-    )
-    if scale == "paper":
-        return paper
-    task = replace(recipe.task, augment="turns" if recipe.task.edit in TURNABLE else "none")
-    run = timed(paper, "small" if scale == "tiny" else scale, settings, task=task, canonical="sine")
-    return small_enough(run, settings, recipe.images) if scale == "tiny" else run
+    fields: dict[str, Any] = {
+        "optimizer": OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
+        "training": TrainingConfig(steps=50_000, batch_size=32, val_every=1000, log_every=50),
+    }
+    if model == "nfn-hnp" and recipe.images == "cifar10":  # as many parameters as the others, also with colours
+        fields["model"] = {"channels": [147] * 3}
+    return fields
 
 
 _PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
@@ -133,7 +115,7 @@ TASK = TaskDefinition(
         "cifar10-contrast": _recipe("cifar10", "contrast"),
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     output="networks",
     cost={**COST, "paper": "2 hours on a GPU (the paper's figure); about a week on two cores"},
     title="Editing networks",

@@ -6,17 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 
 
 @dataclass(frozen=True)
@@ -86,25 +76,15 @@ _SETTINGS: dict[str, ModelSettings] = {
 """The encoders; the last two are the paper's."""
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings = _SETTINGS.get(model, ModelSettings())
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
+    if scale != "paper":
+        return {"task": ReconstructConfig(augment="affine" if scale == "long" else "none"), "canonical": "sine"}
     # The appendix: 200,000 steps of 64 networks, ten for each image; 22 M parameters with the NFT encoder.
-    paper = Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=ReconstructConfig(),
-        data=DataConfig(images=recipe.images, copies=10),
-        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
-        training=TrainingConfig(steps=200_000, batch_size=64, val_every=2000, log_every=50, patience=10),
-    )
-    if scale == "paper":
-        return paper
-    task = ReconstructConfig(augment="affine" if scale == "long" else "none")
-    changes = {"task": task, "data": DataConfig(images=recipe.images), "canonical": "sine"}
-    run = timed(paper, "small" if scale == "tiny" else scale, settings, **changes)
-    return small_enough(run, settings, recipe.images) if scale == "tiny" else run
+    return {
+        "data": DataConfig(images=recipe.images, copies=10),
+        "optimizer": OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
+        "training": TrainingConfig(steps=200_000, batch_size=64, val_every=2000, log_every=50, patience=10),
+    }
 
 
 def _search(run: Run) -> Space:
@@ -138,7 +118,7 @@ TASK = TaskDefinition(
         images: Recipe(f"an invariant latent array of {images} INRs", "Table 5, Figure 3", images) for images in SAMPLES
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     output="autoencoder",
     search=_search,
     title="Networks as arrays",
