@@ -53,7 +53,7 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
         epilog=f"example: {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_arguments(parser)
+    command.add_arguments(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, last")
     text = f"most memory that the content of a file may take, such as 8G ({MAX_MEMORY}, 2G)"
     parser.add_argument("--max-memory", metavar="SIZE", help=text)

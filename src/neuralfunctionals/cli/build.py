@@ -19,7 +19,7 @@ COMMANDS = {
     "build": Command(
         "Compile the C++ kernels for this machine, once, before their first use.",
         "nf build",
-        lambda parser: None,
+        lambda add: None,
         _build,
     ),
 }

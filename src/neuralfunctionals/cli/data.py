@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from neuralfunctionals.cli.bars import plain_bar
-from neuralfunctionals.cli.command import Command, parse_size, say
+from neuralfunctionals.cli.command import Add, Command, parse_size, say
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -19,8 +18,8 @@ def quantiles(values: Any, digits: int) -> dict[str, float]:
     return {name: round(float(np.quantile(values, q)), digits) for name, q in levels.items()}
 
 
-def _add_store_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", metavar="DIR", help="a store")
+def _add_store_argument(add: Add) -> None:
+    add("store", metavar="DIR", help="a store")
 
 
 def _data_info(store: str) -> dict[str, Any]:
@@ -63,8 +62,7 @@ def _data_verify(store: str) -> dict[str, Any]:
     return {"items": opened.header.num_items, "shards": opened.header.num_shards, "intact": True}
 
 
-def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_import_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("source", metavar="PATH", help="what to import")
     add("--out", required=True, metavar="DIR", help="the new store")
@@ -98,8 +96,7 @@ def _data_import(*, image_size: str | None, **options: Any) -> dict[str, Any]:
     return {"items": store.header.num_items, "spec": str(store.header.spec), "out": options["out"]}
 
 
-def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_export_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-from neuralfunctionals.cli.command import Command, print_table
+from neuralfunctionals.cli.command import Add, Command, print_table
 from neuralfunctionals.progress import Progress
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_demo_arguments(add: Add) -> None:
     add("--out", default="nf-demo", metavar="DIR", help="output directory; an unfinished demo is resumed (nf-demo)")
     add(
         "--scale",

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
 from neuralfunctionals.cli.bars import encoding_bar
-from neuralfunctionals.cli.command import Command, print_table
+from neuralfunctionals.cli.command import Add, Command, print_table
 from neuralfunctionals.cli.networks import add_networks, apply_model
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_encode_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add_networks(parser, "an inr2array/ recipe")
+def _add_encode_arguments(add: Add) -> None:
+    add_networks(add, "an inr2array/ recipe")
     add("--out", metavar="PATH", help="the store of latents, resumed if unfinished; or an .npz file for --weights")
     add("--workers", type=int, metavar="N", help="shards of a store at the same time, one thread each (all cores)")
     add("--force", action="store_true", help="replace an existing .npz file")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, zoo_bar
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.cli.data import quantiles
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.progress import Progress
@@ -15,8 +14,7 @@ from neuralfunctionals.progress import Progress
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
-    add = parser.add_argument
+def _add_run_arguments(add: Add, done: str) -> None:
     add(
         "--images",
         required=True,
@@ -115,9 +113,8 @@ def _make_store(
 # nf fit
 
 
-def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_run_arguments(parser, "fitted")
+def _add_fit_arguments(add: Add) -> None:
+    _add_run_arguments(add, "fitted")
     add("--limit", type=int, metavar="N", help="fit N images, from the splits in proportion")
     add("--copies", type=int, default=1, metavar="K", help="networks for each training image (1)")
     add("--recipe", default="default", metavar="NAME", help="fitting recipe: default, fast, sharp or slow")
@@ -159,9 +156,8 @@ def _fit(*, hidden: str, **options: Any) -> dict[str, Any]:
 # nf zoo
 
 
-def _add_zoo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_run_arguments(parser, "trained")
+def _add_zoo_arguments(add: Add) -> None:
+    _add_run_arguments(add, "trained")
     add("--count", type=int, required=True, metavar="N", help="number of networks")
     add("--grey", action="store_true", help="convert the images to grey")
     add("--epochs", type=int, default=86, help="epochs to train each network (86)")

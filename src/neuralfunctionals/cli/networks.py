@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from neuralfunctionals.cli.command import Command, parse_size, print_table, say
+from neuralfunctionals.cli.command import Add, Command, parse_size, print_table, say
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -40,9 +39,8 @@ def _show_models(result: dict[str, Any]) -> None:
 # What the commands on networks share.
 
 
-def add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = True, optional: bool = False) -> None:
+def add_networks(add: Add, kind: str, *, sine: bool = True, optional: bool = False) -> None:
     """The model and the networks, as every command that applies a model to networks takes them."""
-    add = parser.add_argument
     text = f"the directory of a finished run of {kind}, or a name of nf models"
     add("run", metavar="RUN", nargs="?" if optional else None, help=text)
     add("--weights", metavar="FILE", help="networks in a .pth, .pt, .ckpt, .safetensors or .npz file")
@@ -144,9 +142,8 @@ OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
 """The names of `data.OPERATIONS`, which help must not wait for."""
 
 
-def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add_networks(parser, "an edit/ recipe", optional=True)
+def _add_edit_arguments(add: Add) -> None:
+    add_networks(add, "an edit/ recipe", optional=True)
     add("--operation", metavar="NAME", help=f"instead of RUN: render, edit the picture, fit again; {OPERATIONS}")
     add("--function", metavar="PATH", help="the same with your own function of byte images (B, H, W, C)")
     add(
@@ -215,14 +212,14 @@ COMMANDS = {
     "models": Command(
         "List the trained models that come with the package.",
         "nf models",
-        lambda parser: None,
+        lambda add: None,
         _models,
         show=_show_models,
     ),
     "classify": Command(
         "Classify networks, with probabilities.",
         "nf classify digits-classify --weights siren.pth",
-        lambda parser: add_networks(parser, "a classify/ recipe"),
+        lambda add: add_networks(add, "a classify/ recipe"),
         _classify,
         show=_show_classified,
     ),
@@ -235,7 +232,7 @@ COMMANDS = {
     "predict": Command(
         "Predict the test accuracies of CNNs.",
         "nf predict cnn-accuracy --weights cnn.pth",
-        lambda parser: add_networks(parser, "a generalization/ recipe", sine=False),
+        lambda add: add_networks(add, "a generalization/ recipe", sine=False),
         _predict,
     ),
 }

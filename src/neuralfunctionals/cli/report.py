@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import Any
 
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_report_arguments(add: Add) -> None:
     text = "directories of finished runs, names of nf models, records of runs (.jsonl), and stores of latents"
     add("runs", nargs="+", metavar="RUN", help=text)
     add("--out", required=True, metavar="FILE", help="the page, such as report.html; an earlier report is replaced")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -14,8 +13,7 @@ from neuralfunctionals.errors import UserError
 _EDITORS = ("dilate", "erode", "gradient")
 
 
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_serve_arguments(add: Add) -> None:
     add("--port", type=int, default=7860, help="port of the page (7860); 0 takes a free one")
     add(
         "--host",

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import replace
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_sweep_arguments(add: Add) -> None:
     add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or a task of your own")
     add(
         "--trials",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
-from neuralfunctionals.cli.command import Command, Run, print_table
+from neuralfunctionals.cli.command import Add, Command, Run, print_table
 from neuralfunctionals.cli.mistakes import plain_message
 from neuralfunctionals.errors import UserError, nearest
 
@@ -47,8 +47,7 @@ _PARTS = ("task", "data", "optimizer", "training")
 """Fields of a run that have fields of their own."""
 
 
-def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_train_arguments(add: Add) -> None:
     add("recipe", help="what to train, such as edit/mnist-dilate (see nf recipes)")
     add("--out", metavar="RUN", help="run directory (runs/NAME); an unfinished run is resumed")
     add("--images", metavar="NAME|PATH", help="train on networks fitted to these images, made once and cached")
@@ -146,8 +145,7 @@ def _train(
 # nf evaluate
 
 
-def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_evaluate_arguments(add: Add) -> None:
     add("run", metavar="RUN", help="the directory of a finished run")
     add("--split", default="test", metavar="NAME", help="train, val or test (test)")
     add("--data", metavar="DIR", help="another store of networks; defaults to that of the run")
@@ -165,8 +163,7 @@ def _evaluate(run: str, split: str, data: str | None) -> dict[str, Any]:
 # nf reproduce
 
 
-def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_reproduce_arguments(add: Add) -> None:
     text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or best"
     add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
@@ -213,7 +210,7 @@ COMMANDS = {
     "recipes": Command(
         "List the recipes, what they reproduce, and how long they take.",
         "nf recipes",
-        lambda parser: None,
+        lambda add: None,
         _recipes,
         show=_show_recipes,
     ),
