@@ -40,6 +40,11 @@ class ModelSettings:
     steps: int = 1000
     """Steps that take ten minutes of one core."""
 
+    def also(self, **changes: Any) -> ModelSettings:
+        """The same with further options at some scales, or with another budget."""
+        scales = {name: {**getattr(self, name), **changes.pop(name, {})} for name in ("tiny", "small", "paper")}
+        return replace(self, **scales, **changes)
+
 
 @dataclass(frozen=True)
 class Recipe:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 
 @dataclass(frozen=True)
@@ -29,39 +30,19 @@ class ClassifyConfig:
     """Mirror every second network too."""
 
 
-_PAPER: dict[str, Any] = {"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1}
-_SMALL: dict[str, Any] = {
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "latent_channels": 64,
-    "head_channels": [256],
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
-_TINY: dict[str, Any] = {
-    "channels": 8,
-    "num_blocks": 1,
-    "hidden_channels": 16,
-    "num_heads": 2,
-    "latent_channels": 8,
-    "head_channels": [16],
-}
-_NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=2e-3, batch_size=64, steps=1500)
-_STATES = replace(
-    _NFT,
-    tiny={**_TINY, "neuron_states": 1, "state_channels": 8, "picture_size": 14},
-    small={
-        **_SMALL,
-        "neuron_states": 3,
-        "state_channels": 64,
-        "state_frequencies": 16,
-        "head_channels": [512],
-        "picture_size": 14,
-    },
-    paper={**_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    tiny={"latent_channels": 8, "head_channels": [16]},
+    small={"latent_channels": 64, "head_channels": [256]},
+    paper={"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1},
+    lr=2e-3,
+    batch_size=64,
+    steps=1500,
 )
+_DRAWS: dict[str, dict[str, Any]] = {
+    "tiny": {"picture_size": 14},
+    "small": {"picture_size": 14, "head_channels": [512]},
+}
+"""A model that draws a picture and reads the class off it."""
 _NFN = ModelSettings(
     tiny={"channels": [4], "num_frequencies": 4, "head_channels": [16]},
     small={
@@ -101,7 +82,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3750,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES).also(**_DRAWS),
     "nft": _NFT,
     "nfn-np": _NFN,
     "nfn-hnp": _NFN,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from neuralfunctionals.config import OptimizerConfig, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import COST, Column, ModelSettings, Picture, Published, Recipe, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 TURNABLE = ("dilate",)
 """Edits that commute with rotations and reflections. Kernels of 2 x 2 pixels do not, and neither do CLAHE's tiles."""
@@ -22,29 +23,17 @@ class EditConfig:
     """Rotate and reflect training networks and targets at random; for dilate only."""
 
 
-_PAPER: dict[str, Any] = {
-    "channels": 256,
-    "num_blocks": 4,
-    "hidden_channels": 512,
-    "num_heads": 8,
-    "dropout": 0.1,
-    "fourier_scale": 3.0,
-}
-_SMALL: dict[str, Any] = {
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
-_TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2}
-_NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=3e-3, batch_size=32, steps=1500)
-_STATES = replace(
-    _NFT,
-    tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
-    paper={**_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    paper={
+        "channels": 256,
+        "num_blocks": 4,
+        "hidden_channels": 512,
+        "num_heads": 8,
+        "dropout": 0.1,
+        "fourier_scale": 3.0,
+    },
+    lr=3e-3,
+    steps=1500,
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -55,7 +44,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES),
     "nft": _NFT,
     "nft-hnp": _NFT,
     "nfn-np": ModelSettings(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 
 @dataclass(frozen=True)
@@ -26,25 +27,10 @@ _PAPER: dict[str, Any] = {
     "grid_size": 4,
     "latent_channels": 256,
 }
-_NFT_PAPER: dict[str, Any] = {**_PAPER, "hidden_channels": 1024, "num_heads": 4}
 _SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256, "paint_size": 7}
-_NFT_SMALL: dict[str, Any] = {
-    **_SMALL,
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
 _TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16}
-_NFT_TINY: dict[str, Any] = {**_TINY, "hidden_channels": 16, "num_heads": 2}
-_NFT = ModelSettings(_NFT_TINY, _NFT_SMALL, _NFT_PAPER, lr=2e-3, batch_size=32, steps=2000)
-_STATES = replace(
-    _NFT,
-    tiny={**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_NFT_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
-    paper={**_NFT_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    tiny=_TINY, small=_SMALL, paper={**_PAPER, "hidden_channels": 1024, "num_heads": 4}, lr=2e-3, steps=2000
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -62,7 +48,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES),
     "nft": _NFT,
     "nfn": ModelSettings(
         _TINY,
