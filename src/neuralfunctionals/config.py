@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -19,6 +19,8 @@ Augment: TypeAlias = Literal["none", "affine", "turns"]
 """What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
 SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
 """Full image sets and the embedded ones that stand in for them."""
+TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_images": 600}
+"""Fields of `ZooConfig` for a zoo of seconds."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,10 @@ class TrainingConfig:
         return min(self.val_every, self.steps)
 
 
+FREE = ("accelerator", "devices", "nodes", "threads", "compile")
+"""Fields of `TrainingConfig` that say where and how fast a run is computed, and not what."""
+
+
 @dataclass(frozen=True)
 class Run:
     """Everything that decides what a run computes."""
@@ -206,43 +212,40 @@ class Run:
 
 def flatten(run: Run) -> dict[str, Any]:
     """All fields by name, those of its parts as `optimizer.lr`."""
-    return _flatten(run.to_dict())
 
+    def walk(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+    return dict(walk(run.to_dict(), ""))
 
 
 def with_values(run: Run, values: Mapping[str, Any]) -> Run:
     """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
-    changed: dict[str, Any] = {}
+    changed = {name: value for name, value in values.items() if "." not in name}
     parts: dict[str, dict[str, Any]] = {}  # the fields of a part change at once: it judges them together
     for name, value in values.items():
-        part, _, field = name.partition(".")
-        if field:
+        if name not in changed:
+            part, _, field = name.partition(".")
             parts.setdefault(part, {})[field] = value
-        else:
-            changed[part] = value
-    known = {field.name for field in fields(run)}
-    for part in [*changed, *parts]:
-        if part not in known:
-            raise UserError(f"Expected a field of a run, one of {', '.join(sorted(known))}, but got '{part}'.")
+    _require_fields("a run", [*changed, *parts], sorted(field.name for field in fields(run)))
     for part, new in parts.items():
         before = changed.get(part, getattr(run, part))
-        if not isinstance(before, dict):
-            _require_fields(part, new, before)
-        changed[part] = {**before, **new} if isinstance(before, dict) else replace(before, **new)
+        if isinstance(before, dict):
+            changed[part] = {**before, **new}
+        else:
+            _require_fields(part, new, [field.name for field in fields(before)])
+            changed[part] = replace(before, **new)
     return replace(run, **changed)
 
 
-def _require_fields(part: str, values: Mapping[str, Any], config: Any) -> None:
-    names = [field.name for field in fields(config)]
-    unknown = [name for name in values if name not in names]
+def _require_fields(what: str, names: Iterable[str], known: list[str]) -> None:
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise UserError(f"Expected a field of {part}, one of {', '.join(names)}, but got '{unknown[0]}'.")
+        raise UserError(f"Expected a field of {what}, one of {', '.join(known)}, but got '{unknown[0]}'.")
 
 
 def with_steps(run: Run, steps: int) -> Run:

@@ -54,15 +54,15 @@ class ProgressLines:
             since, last = done - self._last[0], now - self._last[1]
             if since > 0 and (last >= SECONDS or (total and (since >= SHARE * total or done >= total))):
                 self._last = (done, now)
-                print(self._line(done, total, now, state), file=sys.stderr, flush=True)
+                print(self._line(done, total, state), file=sys.stderr, flush=True)
 
-    def rate(self, done: int, now: float | None = None) -> float:
+    def rate(self, done: int) -> float:
         """How much was done in a second."""
         first, started = self._first or (done, 0.0)
-        return (done - first) / max((self.clock() if now is None else now) - started, 1e-9)
+        return (done - first) / max(self.clock() - started, 1e-9)
 
-    def _line(self, done: int, total: int, now: float, state: str) -> str:
-        rate = self.rate(done, now)
+    def _line(self, done: int, total: int, state: str) -> str:
+        rate = self.rate(done)
         left = f"{timedelta(seconds=round((total - done) / rate))} left" if total else ""
         count = f"{done}/{total} ({done / total:.0%})" if total else f"{done} {self.unit}"
         parts = [f"{self.what}: {count}", f"{rate:.3g} {self.unit}/s", left, state]

@@ -22,7 +22,8 @@ from neuralfunctionals.files.checksums import SUMS, read_intact, read_sums, sha2
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_recorded, write_sums
 
-_REMEDY = "Restore it from a copy, or begin the run again with --force."
+REMEDY = "Restore it from a copy, or begin the run again with --force."
+"""What to do about a damaged file of a run."""
 
 
 class _Setting(TypedDict, total=False):
@@ -119,10 +120,10 @@ class RunDirectory:
     @property
     def is_free(self) -> bool:
         """Whether a run can begin here: nothing is there, but perhaps what a killed process left unfinished."""
-        ours = (SUMS,)  # written just before run.json
-        return not self.path.exists() or (
-            self.path.is_dir() and all(is_temporary(p) or p.name in ours for p in self.path.iterdir())
-        )
+        if not self.path.is_dir():
+            return not self.path.exists()
+        # The checksums are written just before run.json.
+        return all(is_temporary(path) or path.name == SUMS for path in self.path.iterdir())
 
     def clear(self) -> None:
         """Removes the run. Killed meanwhile, it leaves an unfinished run, which can be removed again."""
@@ -168,7 +169,7 @@ class RunDirectory:
 
     def _read(self, file: Path, kind: Any) -> dict[str, Any]:
         try:
-            data = read_intact(file, _REMEDY)
+            data = read_intact(file, REMEDY)
         except OSError as error:
             raise UserError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
         try:
@@ -177,7 +178,7 @@ class RunDirectory:
                 conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
             return content
         except JsonError as error:
-            raise UserError(f"{error} Expected what nf train wrote. {_REMEDY}") from error
+            raise UserError(f"{error} Expected what nf train wrote. {REMEDY}") from error
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -196,9 +197,9 @@ class RunDirectory:
     def read_samples(self) -> dict[str, Tensor]:
         """Pictures and other arrays by name."""
         try:
-            return safetensors.torch.load(read_intact(self.samples_file, _REMEDY))
+            return safetensors.torch.load(read_intact(self.samples_file, REMEDY))
         except SafetensorError as error:
-            raise UserError(f"{self.samples_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.samples_file} is damaged: {error}. {REMEDY}") from error
 
     def write_samples(self, samples: Mapping[str, Tensor]) -> None:
         contiguous = {name: tensor.cpu().contiguous().clone() for name, tensor in samples.items()}
@@ -208,13 +209,13 @@ class RunDirectory:
         """The rows of the curve, without the cells that are empty."""
         if not self.curve_file.is_file():
             return []
-        data = read_intact(self.curve_file, _REMEDY)
+        data = read_intact(self.curve_file, REMEDY)
         try:
             lines = csv.DictReader(io.StringIO(data.decode(), newline=""), strict=True)
             rows = [{name: float(cell) for name, cell in row.items() if cell} for row in lines]
             return [{**row, "step": int(row["step"])} for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
-            raise UserError(f"{self.curve_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.curve_file} is damaged: {error}. {REMEDY}") from error
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
         text = io.StringIO()

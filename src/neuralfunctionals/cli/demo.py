@@ -29,8 +29,6 @@ def _demo(out: str, scale: str) -> dict[str, Any]:
 
 
 def _show_demo(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
     rows = []
     tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
     for row in result["results"]:
@@ -38,19 +36,16 @@ def _show_demo(result: dict[str, Any]) -> None:
         size = f"{row['parameters']:,}" if "parameters" in row else ""
         rows.append((tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size))
     changes = result["shuffled"]
-    console = Console(highlight=False)
-    console.print(
-        f"{result['networks']} networks, one for each digit. Models that see their weights alone, tested on "
-        f"{result['unseen_networks']} networks of digits that none of them has seen:",
-        soft_wrap=True,
+    print(
+        f"{result['networks']} networks, one for each digit. Models that see only their weights, tested on "
+        f"{result['unseen_networks']} networks of digits that none of them has seen:"
     )
     print_table(("task", "model", "trained", "test", "parameters"), rows)
-    console.print(
+    print(
         f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "
-        f"the reader's answers by {changes['answers']:.0e}.",
-        soft_wrap=True,
+        f"the reader's answers by {changes['answers']:.0e}."
     )
-    console.print(f"Pictures before and after, curves and all numbers: {result['report']}", soft_wrap=True)
+    print(f"Pictures before and after, curves and all numbers: {result['report']}")
 
 
 COMMANDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from neuralfunctionals.cli.command import Add, Command, parse_size, print_table, say
@@ -176,7 +177,7 @@ def _edit(
     with apply_model(run, "edit", "edit", **given) as (task, edited, form):
         write_given(out, edited, form=form)
     count = 1 if isinstance(edited, dict) else len(edited)
-    return {"networks": count, "edit": getattr(task, "edit_name", os.path.basename(run)), "out": out}
+    return {"networks": count, "edit": getattr(task, "edit_name", Path(run).name), "out": out}
 
 
 def _edit_pictures(

@@ -91,7 +91,6 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
         The model's options as they are if nothing is set.
     """
     import jsonargparse
-    from jsonargparse import Namespace
 
     from neuralfunctionals.config import Canonical, DataConfig
     from neuralfunctionals.registry import find_task, model_class
@@ -106,13 +105,12 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
         parser.add_argument("--canonical", type=Canonical, default=run.canonical, help=text)
     kind, fixed = model_class(run.model_name, task.output)
     chosen_already = {"spec", "canonical", "omega", "image_size", "in_channels", "out_channels", "pooling", *fixed}
-    chosen_already |= (
-        {"num_latents", "latent_channels", "num_classes"} if run.model_name in task.latent_models else set()
-    )
+    if run.model_name in task.latent_models:
+        chosen_already |= {"num_latents", "latent_channels", "num_classes"}
     chosen_already -= run.model.keys()
     parser.add_class_arguments(kind, "model", skip=chosen_already, instantiate=False)
     parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
-    return vars(getattr(parser.get_defaults(), "model", Namespace()))
+    return vars(getattr(parser.get_defaults(), "model", jsonargparse.Namespace()))
 
 
 def _require_known(parser: Any, words: Sequence[str]) -> None:

@@ -11,16 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralfunctionals.config import DataConfig
+from neuralfunctionals.config import FREE, DataConfig
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.registry import TASKS, find_task
 from neuralfunctionals.report.records import RECORDS, read_records
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.definition import TaskDefinition
-
-_FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
-"""Where and how fast a run was computed."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,9 @@ class FinishedRun:
     @cached_property
     def samples(self) -> dict[str, Tensor]:
         """Arrays that it kept for pictures."""
-        has_some = self.directory is not None and self.directory.samples_file.exists()
-        return self.directory.read_samples() if self.directory is not None and has_some else {}
+        if self.directory is None or not self.directory.samples_file.exists():
+            return {}
+        return self.directory.read_samples()
 
     @property
     def baseline(self) -> tuple[str, float] | None:
@@ -100,7 +98,7 @@ class FinishedRun:
     def setting(self) -> dict[str, Any]:
         """All that decides what is computed, but the seed and the number of threads."""
         run = self.config["run"]
-        training = {name: value for name, value in run["training"].items() if name not in _FREE}
+        training = {name: value for name, value in run["training"].items() if name not in FREE}
         # Latents of one seed come from the autoencoder of that seed.
         made = {name: value for name, value in self.config["data"].items() if name not in ("path", "encoder")}
         return {**{name: value for name, value in run.items() if name != "seed"}, "training": training, "made": made}

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_type_hints
 
-from neuralfunctionals.config import SAMPLES, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+from neuralfunctionals.config import (
+    SAMPLES,
+    TINY_ZOO,
+    DataConfig,
+    OptimizerConfig,
+    Run,
+    Scale,
+    TrainingConfig,
+    ZooConfig,
+)
 
 Output: TypeAlias = Literal["networks", "vector", "autoencoder"]
 """What a model gives: features of the same networks, one vector for each, or a latent array and networks from it."""
@@ -178,9 +187,6 @@ def config_of(task: type[Any]) -> type[Any]:
 
 
 # Runs at a scale.
-
-TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_images": 600}
-"""A zoo of seconds."""
 
 
 def make_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:

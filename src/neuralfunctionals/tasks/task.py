@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -131,14 +131,13 @@ class Task(LightningModule):
         dataset = dataset.with_images() if self.needs_images else dataset
         return dataset if self.form is None else dataset.in_form(self.form)
 
-    def form_of(self, networks: Any, form: SirenForm | None = None) -> SirenForm | None:
-        """The form of networks that someone hands over: as given, or else with the frequency of a `Siren`.
+    def form_of(self, modules: Sequence[nn.Module], form: SirenForm | None = None) -> SirenForm | None:
+        """The form of modules that someone hands over: as given, or else with the frequency of a `Siren`.
 
         None for others: what their spec does not tell is taken to be the model's own.
         """
-        if self.form is None or isinstance(networks, WeightSpaceFeatures):
+        if self.form is None:
             return form
-        modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         omegas = {module.omega for module in modules if isinstance(module, Siren)}
         if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
             expected = "one frequency" if form is None else f"omega {form.omega:g}"

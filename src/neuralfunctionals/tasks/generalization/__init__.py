@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
-from neuralfunctionals.tasks.definition import (
-    TINY_ZOO,
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-)
+from neuralfunctionals.config import TINY_ZOO, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 
 
 @dataclass(frozen=True)
@@ -43,11 +34,10 @@ _NFT = ModelSettings(
     batch_size=8,
     steps=800,
 )
-_STATES = replace(
-    _NFT,
-    tiny={**_NFT.tiny, "neuron_states": 2, "state_channels": 8},
-    small={**_NFT.small, "neuron_states": 2, "state_channels": 32},
-    paper={**_NFT.paper, "neuron_states": 2, "state_channels": 96},
+_STATES = _NFT.also(
+    tiny={"neuron_states": 2, "state_channels": 8},
+    small={"neuron_states": 2, "state_channels": 32},
+    paper={"neuron_states": 2, "state_channels": 96},
 )
 _NFN = ModelSettings(
     {"channels": [4, 4], "pooling": "HNP", "head_channels": [32]},
@@ -69,9 +59,9 @@ _SETTINGS: dict[str, ModelSettings] = {
     "nft-states": _STATES,
     "nft": _NFT,
     # For both NFTs validation chose between two poolings and two Fourier scales.
-    "nft-hnp": replace(_NFT, small={**_NFT.small, "pooling": "cross_attention"}),
+    "nft-hnp": _NFT.also(small={"pooling": "cross_attention"}),
     # Validation also chose no encoding: its many constant channels drown the weights' one.
-    "nfn-np": replace(_NFN, small={**_NFN.small, "io_encoding": "none"}, paper={**_NFN.paper, "standardize": True}),
+    "nfn-np": _NFN.also(small={"io_encoding": "none"}, paper={"standardize": True}),
     "nfn-hnp": _NFN,
     "statnn": ModelSettings(
         {"head_channels": [32]},
