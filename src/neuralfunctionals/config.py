@@ -25,7 +25,7 @@ TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which networks to learn from; made once and kept, unless a dataset is given."""
+    """The networks to learn from, made once and cached; a dataset that is given takes their place."""
 
     images: str = "mnist-sample"
     """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
@@ -36,12 +36,12 @@ class DataConfig:
     fit: str = "default"
     """How the networks are fitted; see nf fit."""
     seed: int = 0
-    """Start of the random numbers of the fits."""
+    """Random seed of the fits."""
 
 
 @dataclass(frozen=True)
 class ZooConfig:
-    """Which zoo of CNNs to learn from; made once and kept, unless a dataset is given."""
+    """The zoo of CNNs to learn from, made once and cached; a dataset that is given takes its place."""
 
     images: str = "mnist-sample"
     """Image set that the CNNs classify: mnist-sample, shapes-sample, cifar10, svhn-grey, ..., or a path."""
@@ -50,13 +50,13 @@ class ZooConfig:
     count: int = 800
     """Number of CNNs; half are for testing, a fifth of the rest for validation."""
     epochs: int = 86
-    """Times that each CNN sees its images."""
+    """Epochs of each CNN's training."""
     batch_size: int = 512
-    """Images of a step of the CNNs' training."""
+    """Images per step of the CNNs' training."""
     limit_images: int | None = None
     """This many images, spread over training and testing in proportion; defaults to all."""
     seed: int = 0
-    """Start of the random numbers of the zoo."""
+    """Random seed of the zoo."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class OptimizerConfig:
     lr: float = 1e-3
     """Peak learning rate."""
     weight_decay: float = 0.0
-    """Weight decay."""
+    """Strength of the weight decay."""
     beta2: float = 0.999
-    """Decay of the mean squared gradient."""
+    """Decay rate of the mean squared gradient."""
     warmup_steps: int = 0
     """Steps over which the rate rises from zero to its peak."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """How the rate falls after the warm-up until the last step."""
     clip_norm: float | None = None
-    """Gradients longer than this are shortened to it."""
+    """Clip gradients to this norm."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -109,9 +109,9 @@ class TrainingConfig:
     batch_size: int = 32
     """Networks of a step, over all devices."""
     limit: int | None = None
-    """Learn from so many of the training networks, spread over them. Defaults to all."""
+    """Learn from this many training networks, spread evenly over them. Defaults to all."""
     accumulate: int = 1
-    """Parts into which each batch is cut to save memory."""
+    """Number of parts that each batch is split into, to save memory."""
     val_every: int = 100
     """Steps between validations; after each, the run can be continued exactly."""
     log_every: int = 10
@@ -123,13 +123,13 @@ class TrainingConfig:
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of the model; bf16 is mixed precision."""
     compile: bool = False
-    """Compile the model's blocks: faster after a first minute."""
+    """Compile the model's blocks: faster after the first minute."""
     accelerator: str = "auto"
     """Kind of device: auto, cpu, gpu, mps, ..."""
     devices: int = 1
-    """Devices of each machine; more than one train in parallel."""
+    """Devices per machine; several train in parallel."""
     nodes: int = 1
-    """Machines."""
+    """Number of machines."""
     threads: int | None = None
     """Threads of each process on a CPU. Defaults to torch's choice."""
 
@@ -155,7 +155,7 @@ class TrainingConfig:
 
     @property
     def interval(self) -> int:
-        """Steps between validations, at most all."""
+        """Steps between validations; at most the whole run."""
         return min(self.val_every, self.steps)
 
 
@@ -180,7 +180,7 @@ class Run:
     canonical: Canonical = "none"
     """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
     seed: int = 0
-    """Start of the random numbers: first parameters, order of the data, dropout."""
+    """Random seed of the first parameters, the order of the data and dropout."""
 
     @property
     def name(self) -> str:

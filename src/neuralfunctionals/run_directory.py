@@ -104,11 +104,11 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it also ended."""
+        """Whether the run also finished."""
         return self.result_file.is_file()
 
     def require(self, *, finished: bool = True) -> RunDirectory:
-        """Itself, if there is such a run."""
+        """Returns itself; raises if there is no such run."""
         if not self.is_run:
             raise UserError(
                 f"Expected the directory of a run, but {self.path} has no run.json. Make one with nf train."
@@ -119,14 +119,14 @@ class RunDirectory:
 
     @property
     def is_free(self) -> bool:
-        """Whether a run can begin here: nothing is there, but perhaps what a killed process left unfinished."""
+        """Whether a run can begin here: the directory is empty, or holds only temporary files of a killed process."""
         if not self.path.is_dir():
             return not self.path.exists()
         # The checksums are written just before run.json.
         return all(is_temporary(path) or path.name == SUMS for path in self.path.iterdir())
 
     def clear(self) -> None:
-        """Removes the run. Killed meanwhile, it leaves an unfinished run, which can be removed again."""
+        """Removes the run. If interrupted, it leaves an unfinished run, which can be removed again."""
         self.result_file.unlink(missing_ok=True)
         for path in self.path.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -137,7 +137,7 @@ class RunDirectory:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps other processes of this machine from training here meanwhile; raises if one does already.
+        """Keeps other processes on this machine from training here at the same time; raises if one already does.
 
         The lock is the kernel's own, on `run.json`: it ends with the process, however that ends.
         """
@@ -185,7 +185,7 @@ class RunDirectory:
         write_recorded(self.config_file, _to_json(config))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes the result, after the checksums of all that the run leaves."""
+        """Writes the result, after the checksums of all other files of the run."""
         remove_abandoned(self.path)
         remove_abandoned(self.checkpoints)
         sums = read_sums(self.path)
@@ -206,7 +206,7 @@ class RunDirectory:
         write_recorded(self.samples_file, safetensors.torch.save(contiguous))
 
     def read_curve(self) -> list[dict[str, Any]]:
-        """The rows of the curve, without the cells that are empty."""
+        """The rows of the curve, without empty cells."""
         if not self.curve_file.is_file():
             return []
         data = read_intact(self.curve_file, REMEDY)

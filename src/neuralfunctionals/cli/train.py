@@ -98,7 +98,7 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     for name in _PARTS:
         parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
-    parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
+    parser.add_argument("--seed", type=int, default=run.seed, help="random seed")
     task = find_task(run.recipe)
     if run.model_name not in task.latent_models and task.data is DataConfig:
         text = "sine: the model sees sine networks without signs and phases"

@@ -25,7 +25,7 @@ class FinishedRun:
     """What tables and pictures show of a run."""
 
     name: str
-    """Of its directory."""
+    """Name of its directory."""
     config: dict[str, Any]
     """What `run.json` says."""
     result: dict[str, Any]
@@ -96,7 +96,7 @@ class FinishedRun:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """All that decides what is computed, but the seed and the number of threads."""
+        """Everything that decides what is computed, except the seed."""
         run = self.config["run"]
         training = {name: value for name, value in run["training"].items() if name not in FREE}
         # Latents of one seed come from the autoencoder of that seed.
@@ -157,7 +157,7 @@ def _require_readable(run: FinishedRun) -> None:
 
 
 def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs, marked where it is needed so that only those which differ in nothing but their seed share a name."""
+    """The runs, with marks where needed, so that runs share a name only if they differ in nothing but the seed."""
     marked = list(runs)
     for describe in (lambda run: str(run.scale), lambda run: ""):
         settings: dict[tuple[str, str], list[object]] = {}
@@ -174,7 +174,7 @@ def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:
-    """Runs by family, recipe or model, in the order in which they come."""
+    """Groups runs by family, recipe or model, in their order."""
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(getattr(run, by), []).append(run)

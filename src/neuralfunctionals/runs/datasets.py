@@ -14,7 +14,7 @@ from neuralfunctionals.machine import cache_directory
 
 
 def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
-    """What to fit, or to train."""
+    """The plan of what to fit or to train."""
     options = asdict(config)
     images = open_images(options.pop("images"))
     if isinstance(config, ZooConfig):
@@ -23,7 +23,7 @@ def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
 
 
 def cached_path(plan: FitPlan | ZooPlan) -> Path:
-    """Where the networks are kept; another plan has another place."""
+    """Where the networks of a plan are cached; each plan has its own place."""
     digest = hashlib.sha256(plan.header.to_bytes()).hexdigest()[:12]
     kind = "-zoo" if isinstance(plan, ZooPlan) else ""
     return cache_directory() / "data" / f"{Path(plan.image_set.name).name}{kind}-{digest}"
@@ -35,7 +35,7 @@ def dataset_for(
     *,
     progress: Callable[[int, int, Sequence[float]], None] | None = None,
 ) -> WeightDataset:
-    """The networks of a config: made now, or as far as they are missing.
+    """The networks of a config; those that are missing are made first.
 
     Args:
         config: Which networks.

@@ -283,7 +283,7 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
 
 
 def _read_run(directory: RunDirectory) -> Run:
-    """The description of a run, of a recipe and a model that there are."""
+    """The description of a run; its recipe and its model must exist."""
     values, file = directory.read_config().get("run", {}), directory.config_file
     for name in ("recipe", "model_name"):  # of others: imported if this directory may ask for it
         if "." in (path := str(values.get(name)).partition("/")[0]):

@@ -38,7 +38,7 @@ class Job:
     """The run of an autoencoder, whose latents are made first, into `data`."""
 
     def carry_out(self, progress: Callable[[int, int], None]) -> None:
-        """Does it here."""
+        """Carries out the job in this process."""
         if self.encoder is not None:
             assert self.data is not None
             encode(self.encoder, None, self.data, workers=self.run.training.threads)
@@ -46,7 +46,7 @@ class Job:
 
 
 def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, progress: Progress) -> None:
-    """Carries out groups of jobs, so many groups at a time; the jobs of a group share a process.
+    """Carries out groups of jobs, `processes` groups at a time; the jobs of a group share a process.
 
     If one fails or this process is interrupted, all are stopped: runs continue from their last validation.
     """

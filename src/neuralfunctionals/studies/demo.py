@@ -110,7 +110,7 @@ def _require_own(out: Path) -> None:
 
 
 def _fit(out: Path, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
-    """The networks that are missing; returns how many there are."""
+    """Fits the networks that are missing; returns how many there are in all."""
     done = len(WeightDataset(out)) if Store.is_at(out) and Store(out).has_shard(0) else 0
 
     def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
@@ -132,7 +132,7 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
 
 
 def _results(out: Path) -> list[dict[str, Any]]:
-    """How every model does on networks of digits that none has seen, below what is had without one."""
+    """The metric of every model on networks of digits that none has seen, after the baseline without a model."""
     unseen = WeightDataset(out / _UNSEEN)
     rows: list[dict[str, Any]] = []
     for task, shipped in SHIPPED_MODELS.items():

@@ -112,5 +112,5 @@ def _job(planned: Planned, run: Run, out: Path, store: str | os.PathLike[str] | 
 
 
 def _suffix(planned: Planned) -> str:
-    """What tells a run from the recipe's own."""
+    """The part of a directory's name that tells a run from the recipe's own."""
     return "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in planned.changes)

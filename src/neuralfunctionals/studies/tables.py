@@ -22,7 +22,7 @@ class Planned:
     encoder: Planned | None = None
     """The autoencoder whose latents it reads."""
     changes: Fields = ()
-    """What is not as in the recipe."""
+    """Fields that differ from the recipe."""
 
     def at(self, scale: str, *, samples: bool = False, limit: int | None = None) -> Run:
         """The run at a scale, from full image sets or from embedded samples of them."""

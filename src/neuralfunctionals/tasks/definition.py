@@ -162,7 +162,7 @@ class TaskDefinition:
     """Columns of its table. Defaults to the metric on train and test networks."""
     pictures: tuple[Picture, ...] = ()
     baseline: tuple[str, str | Callable[[Mapping[str, Any]], float]] | None = None
-    """What is had without any model: its name, and the metric that measures it, or its value from the settings."""
+    """The result without any model: its name, and the metric that measures it, or its value from the settings."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"recipes": {name: replace(r, of=self) for name, r in self.recipes.items()}}
@@ -178,7 +178,7 @@ class TaskDefinition:
 
 
 def config_of(task: type[Any]) -> type[Any]:
-    """A dataclass of a task's own arguments, those with defaults, for tasks that have not written one."""
+    """A dataclass made from a task's own arguments that have defaults, for tasks that do not define one."""
     hints = get_type_hints(task.__init__)
     not_its_own = {"model", "optimizer", "seed", "omega", "convention", "source"}
     own = [p for p in list(inspect.signature(task).parameters.values()) if p.name not in not_its_own]

@@ -26,7 +26,7 @@ from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightS
 
 
 class TrainingDivergedError(UserError):
-    """The loss is not a number any more."""
+    """The loss is no longer finite."""
 
 
 class Task(LightningModule):
@@ -38,7 +38,7 @@ class Task(LightningModule):
     Args:
         model: The functional to train.
         optimizer: How to train it.
-        seed: Start of the random numbers.
+        seed: Random seed.
         form: Frequency and convention of the sine networks that the model reads; none for other networks. Networks of
             another form are converted before the model sees them.
     """
@@ -46,9 +46,9 @@ class Task(LightningModule):
     metric: ClassVar[str]
     """The metric that chooses the best model."""
     higher_is_better: ClassVar[bool] = False
-    """Which way the metric goes."""
+    """Whether a larger metric is better."""
     num_samples: ClassVar[int] = 16
-    """Test networks that `samples` is called with after training, at most."""
+    """Maximum number of test networks passed to `samples` after training."""
     needs_images: ClassVar[bool] = False
     """Whether `prepare` needs images; they are rendered from the networks where a dataset has none."""
 

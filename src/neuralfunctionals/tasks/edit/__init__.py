@@ -18,7 +18,7 @@ class EditConfig:
     """The task of editing."""
 
     edit: Literal["dilate", "erode", "gradient", "contrast"] = "dilate"
-    """What the edited networks shall show."""
+    """The edit to learn."""
     augment: Literal["none", "turns"] = "none"
     """Rotate and reflect training networks and targets at random; for dilate only."""
 

@@ -15,7 +15,7 @@ class ReconstructConfig:
     """The task of an autoencoder."""
 
     target: Literal["inr", "image"] = "inr"
-    """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
+    """What the decoded networks should show: what the network shows, or the image that it was fitted to."""
     augment: Augment = "none"
     """Move training networks and targets at random: by mild affine maps, or by rotations and reflections."""
 

@@ -55,7 +55,7 @@ class ReconstructTask(Task):
         augment: How training networks are moved at random, and their targets with them: `"none"`, `"affine"` or
             `"turns"`, see `Augmentation`. Only `"turns"` moves images too.
         optimizer: How to train.
-        seed: Start of the random numbers.
+        seed: Random seed.
     """
 
     metric: ClassVar[str] = TASK.metric
