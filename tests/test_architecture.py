@@ -8,7 +8,7 @@ from pathlib import Path
 import neuralfunctionals
 
 ROOT = Path(neuralfunctionals.__file__).parent
-BASE = {"errors", "files", "imports", "lazy", "machine", "progress_lines"}  # nothing of networks yet
+BASE = {"errors", "files", "imports", "lazy", "machine", "progress"}  # nothing of networks yet
 NETWORKS = {"native", "weight_space", "kernels", "images", "inr", "cnn"}
 MODELS = {"layers", "models", "shipped"}
 RUNS = {"config", "data", "run_directory", "tasks", "registry", "report"}
@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "errors": set(),
     "lazy": set(),
     "machine": set(),
-    "progress_lines": set(),
+    "progress": set(),
     "imports": {"errors"},
     "native": {"errors", "machine"},
     "files": {"errors"},

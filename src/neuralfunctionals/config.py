@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -19,11 +19,13 @@ Augment: TypeAlias = Literal["none", "affine", "turns"]
 """What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
 SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
 """Full image sets and the embedded ones that stand in for them."""
+TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_images": 600}
+"""Fields of `ZooConfig` for a zoo of seconds."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which networks to learn from; made once and kept, unless a dataset is given."""
+    """The networks to learn from, made once and cached; a dataset that is given takes their place."""
 
     images: str = "mnist-sample"
     """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
@@ -34,12 +36,12 @@ class DataConfig:
     fit: str = "default"
     """How the networks are fitted; see nf fit."""
     seed: int = 0
-    """Start of the random numbers of the fits."""
+    """Random seed of the fits."""
 
 
 @dataclass(frozen=True)
 class ZooConfig:
-    """Which zoo of CNNs to learn from; made once and kept, unless a dataset is given."""
+    """The zoo of CNNs to learn from, made once and cached; a dataset that is given takes its place."""
 
     images: str = "mnist-sample"
     """Image set that the CNNs classify: mnist-sample, shapes-sample, cifar10, svhn-grey, ..., or a path."""
@@ -48,13 +50,13 @@ class ZooConfig:
     count: int = 800
     """Number of CNNs; half are for testing, a fifth of the rest for validation."""
     epochs: int = 86
-    """Times that each CNN sees its images."""
+    """Epochs of each CNN's training."""
     batch_size: int = 512
-    """Images of a step of the CNNs' training."""
+    """Images per step of the CNNs' training."""
     limit_images: int | None = None
     """This many images, spread over training and testing in proportion; defaults to all."""
     seed: int = 0
-    """Start of the random numbers of the zoo."""
+    """Random seed of the zoo."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,15 @@ class OptimizerConfig:
     lr: float = 1e-3
     """Peak learning rate."""
     weight_decay: float = 0.0
-    """Weight decay."""
+    """Strength of the weight decay."""
     beta2: float = 0.999
-    """Decay of the mean squared gradient."""
+    """Decay rate of the mean squared gradient."""
     warmup_steps: int = 0
     """Steps over which the rate rises from zero to its peak."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     """How the rate falls after the warm-up until the last step."""
     clip_norm: float | None = None
-    """Gradients longer than this are shortened to it."""
+    """Clip gradients to this norm."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -107,9 +109,9 @@ class TrainingConfig:
     batch_size: int = 32
     """Networks of a step, over all devices."""
     limit: int | None = None
-    """Learn from so many of the training networks, spread over them. Defaults to all."""
+    """Learn from this many training networks, spread evenly over them. Defaults to all."""
     accumulate: int = 1
-    """Parts into which each batch is cut to save memory."""
+    """Number of parts that each batch is split into, to save memory."""
     val_every: int = 100
     """Steps between validations; after each, the run can be continued exactly."""
     log_every: int = 10
@@ -121,13 +123,13 @@ class TrainingConfig:
     precision: Literal["float32", "bf16"] = "float32"
     """Arithmetic of the model; bf16 is mixed precision."""
     compile: bool = False
-    """Compile the model's blocks: faster after a first minute."""
+    """Compile the model's blocks: faster after the first minute."""
     accelerator: str = "auto"
     """Kind of device: auto, cpu, gpu, mps, ..."""
     devices: int = 1
-    """Devices of each machine; more than one train in parallel."""
+    """Devices per machine; several train in parallel."""
     nodes: int = 1
-    """Machines."""
+    """Number of machines."""
     threads: int | None = None
     """Threads of each process on a CPU. Defaults to torch's choice."""
 
@@ -153,8 +155,12 @@ class TrainingConfig:
 
     @property
     def interval(self) -> int:
-        """Steps between validations, at most all."""
+        """Steps between validations; at most the whole run."""
         return min(self.val_every, self.steps)
+
+
+FREE = ("accelerator", "devices", "nodes", "threads", "compile")
+"""Fields of `TrainingConfig` that say where and how fast a run is computed, and not what."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ class Run:
     canonical: Canonical = "none"
     """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
     seed: int = 0
-    """Start of the random numbers: first parameters, order of the data, dropout."""
+    """Random seed of the first parameters, the order of the data and dropout."""
 
     @property
     def name(self) -> str:
@@ -206,43 +212,40 @@ class Run:
 
 def flatten(run: Run) -> dict[str, Any]:
     """All fields by name, those of its parts as `optimizer.lr`."""
-    return _flatten(run.to_dict())
 
+    def walk(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                yield from walk(value, f"{prefix}{name}.")
+            else:
+                yield prefix + name, value
 
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+    return dict(walk(run.to_dict(), ""))
 
 
 def with_values(run: Run, values: Mapping[str, Any]) -> Run:
     """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
-    changed: dict[str, Any] = {}
+    changed = {name: value for name, value in values.items() if "." not in name}
     parts: dict[str, dict[str, Any]] = {}  # the fields of a part change at once: it judges them together
     for name, value in values.items():
-        part, _, field = name.partition(".")
-        if field:
+        if name not in changed:
+            part, _, field = name.partition(".")
             parts.setdefault(part, {})[field] = value
-        else:
-            changed[part] = value
-    known = {field.name for field in fields(run)}
-    for part in [*changed, *parts]:
-        if part not in known:
-            raise UserError(f"Expected a field of a run, one of {', '.join(sorted(known))}, but got '{part}'.")
+    _require_fields("a run", [*changed, *parts], sorted(field.name for field in fields(run)))
     for part, new in parts.items():
         before = changed.get(part, getattr(run, part))
-        if not isinstance(before, dict):
-            _require_fields(part, new, before)
-        changed[part] = {**before, **new} if isinstance(before, dict) else replace(before, **new)
+        if isinstance(before, dict):
+            changed[part] = {**before, **new}
+        else:
+            _require_fields(part, new, [field.name for field in fields(before)])
+            changed[part] = replace(before, **new)
     return replace(run, **changed)
 
 
-def _require_fields(part: str, values: Mapping[str, Any], config: Any) -> None:
-    names = [field.name for field in fields(config)]
-    unknown = [name for name in values if name not in names]
+def _require_fields(what: str, names: Iterable[str], known: list[str]) -> None:
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise UserError(f"Expected a field of {part}, one of {', '.join(names)}, but got '{unknown[0]}'.")
+        raise UserError(f"Expected a field of {what}, one of {', '.join(known)}, but got '{unknown[0]}'.")
 
 
 def with_steps(run: Run, steps: int) -> Run:

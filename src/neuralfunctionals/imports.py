@@ -65,12 +65,6 @@ def import_for_file(path: str) -> Any:
             f"This model asks to import {path}, which is done for directories of your own only. Download it, look at "
             "the code, and give its directory."
         )
-    require_own(directory, path)
-    return import_object(path)
-
-
-def require_own(directory: Path, path: str) -> None:
-    """Raises unless the user owns a directory whose files ask to import something."""
     user = getattr(os, "getuid", lambda: None)()  # none on Windows
     files = [directory, *(f for f in (directory / "run.json", directory / "config.json") if f.exists())]
     if user is not None and any(file.stat().st_uid != user for file in files):
@@ -78,3 +72,4 @@ def require_own(directory: Path, path: str) -> None:
             f"{directory} asks to import {path}, but belongs to another user. If you trust it, copy it to a directory "
             "of yours."
         )
+    return import_object(path)

@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from fnmatch import filter as matching
 from pathlib import Path
 
 from neuralfunctionals.machine import cache_directory
@@ -52,12 +52,12 @@ def load_library(source: Path, *flags: str, build: bool = True) -> ctypes.CDLL |
     flags = (*_FLAGS, *flags)
     compiler = find_compiler()
     try:
-        name = _Name.of(source, flags, compiler)
+        name = _name(source, flags, compiler)
         with _open_cache() as cache:
             found = None if cache is None else _find(cache, name)
             if found is None and compiler is not None and build:
                 library = _build(compiler, source, flags)
-                found = None if cache is None else _keep(cache, str(name), library)
+                found = None if cache is None else _keep(cache, name, library)
                 if found is None:
                     return _load_private(library)
             return None if found is None else ctypes.CDLL(os.path.join(_reach(cache), found))
@@ -65,29 +65,17 @@ def load_library(source: Path, *flags: str, build: bool = True) -> ctypes.CDLL |
         raise OSError(f"{compiler} does not work: {error}") from error
 
 
-@dataclass(frozen=True)
-class _Name:
-    """The name of a library's file, which tells source, headers, options, processor and compiler apart."""
+def _name(source: Path, flags: tuple[str, ...], compiler: str | None) -> str:
+    """The name of a library's file, which tells source, headers, options, processor and compiler apart.
 
-    start: str
-    compiler: str | None
-
-    @classmethod
-    def of(cls, source: Path, flags: tuple[str, ...], compiler: str | None) -> _Name:
-        texts = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.hpp")))]
-        key = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), _processor()])).hexdigest()
-        if compiler is None:
-            return cls(f"{source.stem}-{key[:16]}-", None)
-        version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
-        return cls(f"{source.stem}-{key[:16]}-", hashlib.sha256(version).hexdigest()[:16])
-
-    def fits(self, name: str) -> bool:
-        """Whether a file is such a library; if there is no compiler, that of any compiler."""
-        any_compiler = name.startswith(self.start) and name.endswith(".so")
-        return any_compiler if self.compiler is None else name == str(self)
-
-    def __str__(self) -> str:
-        return f"{self.start}{self.compiler}.so"
+    If there is no compiler, a pattern for those of any compiler.
+    """
+    texts = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.hpp")))]
+    key = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), _processor()])).hexdigest()[:16]
+    if compiler is None:
+        return f"{source.stem}-{key}-*.so"
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=60).stdout
+    return f"{source.stem}-{key}-{hashlib.sha256(version).hexdigest()[:16]}.so"
 
 
 # The cache. Everything goes through a descriptor of its directory: nobody can exchange it between check and use.
@@ -130,10 +118,10 @@ def _reach(cache: int | None) -> str:
     return f"/proc/self/fd/{cache}" if os.path.isdir("/proc/self/fd") else os.fspath(cache_directory() / "kernels")
 
 
-def _find(cache: int, name: _Name) -> str | None:
+def _find(cache: int, name: str) -> str | None:
     """The newest intact library of that name; files that others could have made or changed do not count."""
     intact = {}
-    for file in filter(name.fits, os.listdir(cache)):
+    for file in matching(os.listdir(cache), name):
         content, checksum = _read(cache, file), _read(cache, f"{file}.sha256")
         if content is not None and checksum == _checksum(content, file):
             intact[file] = os.stat(file, dir_fd=cache).st_mtime

@@ -16,7 +16,7 @@ from neuralfunctionals import tasks
 from neuralfunctionals.config import SCALES, Run, flatten
 from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.imports import import_object
-from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, default_run
+from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, make_run
 
 Name = TypeVar("Name", bound=str)
 
@@ -82,7 +82,7 @@ def find_task(recipe: str) -> TaskDefinition:
     """The task of a recipe, by the first word of its name: a folder of ours, or the path of a module or a class."""
     family = recipe.partition("/")[0]
     if "." not in family:
-        return _TASKS[_choose("task", family, list(_TASKS))]
+        return TASKS[_choose("task", family, list(TASKS))]
     found = import_object(family)
     found = getattr(found, "TASK", found)
     if isinstance(found, TaskDefinition):
@@ -92,15 +92,14 @@ def find_task(recipe: str) -> TaskDefinition:
     raise UserError(f"Expected {family} to be a module with a TASK, or a class of tasks, but got {found!r}.")
 
 
-_TASKS: dict[str, TaskDefinition] = {
+TASKS: dict[str, TaskDefinition] = {
     part.name: importlib.import_module(f"{tasks.__name__}.{part.name}").TASK
     for part in pkgutil.iter_modules(tasks.__path__)
     if part.ispkg
 }
-TASKS: Mapping[str, TaskDefinition] = _TASKS
 """Our tasks, by the first word of their recipes: one for each folder of `neuralfunctionals.tasks`."""
 RECIPES: dict[str, Recipe] = {
-    f"{name}/{recipe}": found for name, task in _TASKS.items() for recipe, found in task.recipes.items()
+    f"{name}/{recipe}": found for name, task in TASKS.items() for recipe, found in task.recipes.items()
 }
 """Our recipes by name."""
 
@@ -134,25 +133,20 @@ def find_run(
     found = find_recipe(recipe)
     models = found.models + found.latent_models
     if data is not None and found.latent_models:
-        models = found.latent_models if _holds_latents(data) else found.models
+        from neuralfunctionals.data import WeightDataset
+
+        models = found.latent_models if "latents" in WeightDataset(data).tensor_names else found.models
     if model is None and not models:
         raise UserError(f"Expected a model for {recipe}: name one with --model, such as nft or my_package.MyModel.")
     chosen = model or ("nft" if scale == "paper" and "nft" in models else models[0])
     if chosen not in models and "." not in chosen and (models == found.latent_models or not _fits(chosen, found)):
         _choose("model", chosen, models)
-    make = found.of.make or default_run
-    return make(found, recipe, _choose("scale", scale, SCALES), chosen)
+    return make_run(found, recipe, _choose("scale", scale, SCALES), chosen)
 
 
 def _fits(model: str, recipe: Recipe) -> bool:
     """Whether a model that the recipe has no settings for can be trained by it."""
     return model in MODELS and model != "latent" and MODELS[model].arguments(recipe.of.output) is not None
-
-
-def _holds_latents(data: str | os.PathLike[str]) -> bool:
-    from neuralfunctionals.data import WeightDataset
-
-    return "latents" in WeightDataset(data).tensor_names
 
 
 def read_run(values: Mapping[str, Any], where: str = "run") -> Run:

@@ -22,7 +22,8 @@ from neuralfunctionals.files.checksums import SUMS, read_intact, read_sums, sha2
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_recorded, write_sums
 
-_REMEDY = "Restore it from a copy, or begin the run again with --force."
+REMEDY = "Restore it from a copy, or begin the run again with --force."
+"""What to do about a damaged file of a run."""
 
 
 class _Setting(TypedDict, total=False):
@@ -103,11 +104,11 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it also ended."""
+        """Whether the run also finished."""
         return self.result_file.is_file()
 
     def require(self, *, finished: bool = True) -> RunDirectory:
-        """Itself, if there is such a run."""
+        """Returns itself; raises if there is no such run."""
         if not self.is_run:
             raise UserError(
                 f"Expected the directory of a run, but {self.path} has no run.json. Make one with nf train."
@@ -118,14 +119,14 @@ class RunDirectory:
 
     @property
     def is_free(self) -> bool:
-        """Whether a run can begin here: nothing is there, but perhaps what a killed process left unfinished."""
-        ours = (SUMS,)  # written just before run.json
-        return not self.path.exists() or (
-            self.path.is_dir() and all(is_temporary(p) or p.name in ours for p in self.path.iterdir())
-        )
+        """Whether a run can begin here: the directory is empty, or holds only temporary files of a killed process."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        # The checksums are written just before run.json.
+        return all(is_temporary(path) or path.name == SUMS for path in self.path.iterdir())
 
     def clear(self) -> None:
-        """Removes the run. Killed meanwhile, it leaves an unfinished run, which can be removed again."""
+        """Removes the run. If interrupted, it leaves an unfinished run, which can be removed again."""
         self.result_file.unlink(missing_ok=True)
         for path in self.path.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -136,7 +137,7 @@ class RunDirectory:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps other processes of this machine from training here meanwhile; raises if one does already.
+        """Keeps other processes on this machine from training here at the same time; raises if one already does.
 
         The lock is the kernel's own, on `run.json`: it ends with the process, however that ends.
         """
@@ -168,7 +169,7 @@ class RunDirectory:
 
     def _read(self, file: Path, kind: Any) -> dict[str, Any]:
         try:
-            data = read_intact(file, _REMEDY)
+            data = read_intact(file, REMEDY)
         except OSError as error:
             raise UserError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
         try:
@@ -177,14 +178,14 @@ class RunDirectory:
                 conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
             return content
         except JsonError as error:
-            raise UserError(f"{error} Expected what nf train wrote. {_REMEDY}") from error
+            raise UserError(f"{error} Expected what nf train wrote. {REMEDY}") from error
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_recorded(self.config_file, _to_json(config))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes the result, after the checksums of all that the run leaves."""
+        """Writes the result, after the checksums of all other files of the run."""
         remove_abandoned(self.path)
         remove_abandoned(self.checkpoints)
         sums = read_sums(self.path)
@@ -196,25 +197,25 @@ class RunDirectory:
     def read_samples(self) -> dict[str, Tensor]:
         """Pictures and other arrays by name."""
         try:
-            return safetensors.torch.load(read_intact(self.samples_file, _REMEDY))
+            return safetensors.torch.load(read_intact(self.samples_file, REMEDY))
         except SafetensorError as error:
-            raise UserError(f"{self.samples_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.samples_file} is damaged: {error}. {REMEDY}") from error
 
     def write_samples(self, samples: Mapping[str, Tensor]) -> None:
         contiguous = {name: tensor.cpu().contiguous().clone() for name, tensor in samples.items()}
         write_recorded(self.samples_file, safetensors.torch.save(contiguous))
 
     def read_curve(self) -> list[dict[str, Any]]:
-        """The rows of the curve, without the cells that are empty."""
+        """The rows of the curve, without empty cells."""
         if not self.curve_file.is_file():
             return []
-        data = read_intact(self.curve_file, _REMEDY)
+        data = read_intact(self.curve_file, REMEDY)
         try:
             lines = csv.DictReader(io.StringIO(data.decode(), newline=""), strict=True)
             rows = [{name: float(cell) for name, cell in row.items() if cell} for row in lines]
             return [{**row, "step": int(row["step"])} for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError, csv.Error) as error:
-            raise UserError(f"{self.curve_file} is damaged: {error}. {_REMEDY}") from error
+            raise UserError(f"{self.curve_file} is damaged: {error}. {REMEDY}") from error
 
     def write_curve(self, rows: Sequence[Mapping[str, Any]]) -> None:
         text = io.StringIO()

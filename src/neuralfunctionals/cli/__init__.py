@@ -53,7 +53,7 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
         epilog=f"example: {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_arguments(parser)
+    command.add_arguments(parser.add_argument)
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, last")
     text = f"most memory that the content of a file may take, such as 8G ({MAX_MEMORY}, 2G)"
     parser.add_argument("--max-memory", metavar="SIZE", help=text)
@@ -75,12 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, parser, rest = COMMANDS[name], build_parser(name), words[len(name.split()) :]
     try:
         rest, run = (rest, command.run) if command.bind is None else command.bind(parser, rest)
-        options = parser.parse_args(rest)
-        if options.max_memory is not None:
-            parse_size(options.max_memory)
-            os.environ[MAX_MEMORY] = options.max_memory  # for worker processes too
+        options = vars(parser.parse_args(rest))
+        as_json, max_memory = options.pop("json"), options.pop("max_memory")
+        if max_memory is not None:
+            parse_size(max_memory)
+            os.environ[MAX_MEMORY] = max_memory  # for worker processes too
         memory_limit()  # a mistake in the variable is told before the work
-        result = run(options)
+        result = run(**options)
     except (UserError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
         _fail(error)
     except OSError as error:
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         say(f"this is no mistake of yours. Please report the lines above, the command, and nf {__version__}.")
         return 1
-    if options.json:
+    if as_json:
         print(json.dumps(result), flush=True)
     else:
         (command.show or _show)(result)

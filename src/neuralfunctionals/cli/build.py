@@ -7,7 +7,7 @@ from typing import Any
 from neuralfunctionals.cli.command import Command
 
 
-def _build(arguments: Any) -> dict[str, Any]:
+def _build() -> dict[str, Any]:
     # Torch is imported here: help must come at once.
     from neuralfunctionals import kernels, native
 
@@ -19,7 +19,7 @@ COMMANDS = {
     "build": Command(
         "Compile the C++ kernels for this machine, once, before their first use.",
         "nf build",
-        lambda parser: None,
+        lambda add: None,
         _build,
     ),
 }

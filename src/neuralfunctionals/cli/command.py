@@ -10,8 +10,10 @@ from typing import Any
 
 from neuralfunctionals.errors import UserError
 
-Run = Callable[[Any], dict[str, Any]]
-"""Does what a command is for, and returns what `--json` prints."""
+Add = Callable[..., Any]
+"""Adds an argument to a command, as `ArgumentParser.add_argument` does."""
+Run = Callable[..., dict[str, Any]]
+"""Does what a command is for, with its arguments by name, and returns what `--json` prints."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Command:
 
     summary: str
     example: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    add_arguments: Callable[[Add], None]
     run: Run
     show: Callable[[dict[str, Any]], None] | None = None
     """Shows the result to people, where a plain list does not do."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from typing import Any
 
 from neuralfunctionals.cli.bars import plain_bar
-from neuralfunctionals.cli.command import Command, parse_size, say
+from neuralfunctionals.cli.command import Add, Command, parse_size, say
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
@@ -20,18 +18,18 @@ def quantiles(values: Any, digits: int) -> dict[str, float]:
     return {name: round(float(np.quantile(values, q)), digits) for name, q in levels.items()}
 
 
-def _add_store_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", metavar="DIR", help="a store")
+def _add_store_argument(add: Add) -> None:
+    add("store", metavar="DIR", help="a store")
 
 
-def _data_info(arguments: Any) -> dict[str, Any]:
+def _data_info(store: str) -> dict[str, Any]:
     import numpy as np
 
     from neuralfunctionals.data import SPLITS, Store
 
-    store = Store(arguments.store)
-    shards, header = store.map_shards(), store.header
-    columns = store.join_columns(shards)
+    opened = Store(store)
+    shards, header = opened.map_shards(), opened.header
+    columns = opened.join_columns(shards)
     result: dict[str, Any] = {
         "items": sum(len(header.items_of(shard)) for shard in shards),
         "items_planned": header.num_items,
@@ -54,18 +52,17 @@ def _data_info(arguments: Any) -> dict[str, Any]:
     return result
 
 
-def _data_verify(arguments: Any) -> dict[str, Any]:
+def _data_verify(store: str) -> dict[str, Any]:
     from neuralfunctionals.data import Store, StoreError
 
-    store = Store(arguments.store)
-    problems = [f"{file.name}: {problem}" for file, problem in store.problems()]
+    opened = Store(store)
+    problems = [f"{file.name}: {problem}" for file, problem in opened.problems()]
     if problems:
         raise StoreError(" ".join(problems[:5]) + (f" And {len(problems) - 5} more." if len(problems) > 5 else ""))
-    return {"items": store.header.num_items, "shards": store.header.num_shards, "intact": True}
+    return {"items": opened.header.num_items, "shards": opened.header.num_shards, "intact": True}
 
 
-def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_import_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("source", metavar="PATH", help="what to import")
     add("--out", required=True, metavar="DIR", help="the new store")
@@ -73,26 +70,22 @@ def _add_import_arguments(parser: argparse.ArgumentParser) -> None:
     add("--omega", type=float, help="frequency of the sines; defaults to an npz's own, or 30")
     add("--image-size", metavar="N|HxW", help="size at which networks without images are rendered in training (28)")
     add("--step", type=int, metavar="N", help="which checkpoint of a small-cnn-zoo (the last)")
-    add("--split", metavar="FILE", help="index file of a small-cnn-zoo: row numbers in the order of the split")
+    add(
+        "--split",
+        dest="split_file",
+        metavar="FILE",
+        help="index file of a small-cnn-zoo: row numbers in the order of the split",
+    )
 
 
-def _data_import(arguments: Any) -> dict[str, Any]:
+def _data_import(*, image_size: str | None, **options: Any) -> dict[str, Any]:
     from neuralfunctionals.data.formats.published import import_networks
     from neuralfunctionals.inr import SirenForm
 
     with plain_bar("importing") as advance:
-        store = import_networks(
-            arguments.format,
-            arguments.source,
-            arguments.out,
-            convention=arguments.convention,
-            omega=arguments.omega,
-            image_size=parse_size(arguments.image_size),
-            step=arguments.step,
-            split_file=arguments.split,
-            progress=advance,
-        )
-    made, asked = store.header.provenance, (arguments.omega, arguments.convention, arguments.image_size)
+        kind = options.pop("format")
+        store = import_networks(kind, **options, image_size=parse_size(image_size), progress=advance)
+    made, asked = store.header.provenance, (options["omega"], options["convention"], image_size)
     if "image_shape" in made and None in asked:
         form = SirenForm.from_provenance(made)
         size = "x".join(map(str, made["image_shape"][:2]))
@@ -100,11 +93,10 @@ def _data_import(arguments: Any) -> dict[str, Any]:
             f"taken as sine networks with {form}, shown as images of {size}. If that is wrong, import them again with "
             "--omega, --convention and --image-size."
         )
-    return {"items": store.header.num_items, "spec": str(store.header.spec), "out": os.fspath(arguments.out)}
+    return {"items": store.header.num_items, "spec": str(store.header.spec), "out": options["out"]}
 
 
-def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_export_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
@@ -112,19 +104,12 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     add("--convention", metavar="NAME", help="paper or dws; defaults to that of the store")
 
 
-def _data_export(arguments: Any) -> dict[str, Any]:
+def _data_export(**options: Any) -> dict[str, Any]:
     from neuralfunctionals.data.formats.published import export_networks
 
     with plain_bar("exporting") as advance:
-        count = export_networks(
-            arguments.format,
-            arguments.store,
-            arguments.out,
-            prefix=arguments.prefix,
-            convention=arguments.convention,
-            progress=advance,
-        )
-    return {"items": count, "out": os.fspath(arguments.out)}
+        count = export_networks(options.pop("format"), **options, progress=advance)
+    return {"items": count, "out": options["out"]}
 
 
 COMMANDS = {

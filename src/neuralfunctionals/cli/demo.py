@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 from typing import Any
 
-from neuralfunctionals.cli.bars import several_bars
-from neuralfunctionals.cli.command import Command, print_table
+from neuralfunctionals.cli.command import Add, Command, print_table
+from neuralfunctionals.progress import Progress
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_demo_arguments(add: Add) -> None:
     add("--out", default="nf-demo", metavar="DIR", help="output directory; an unfinished demo is resumed (nf-demo)")
     add(
         "--scale",
@@ -23,17 +20,15 @@ def _add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _demo(arguments: Any) -> dict[str, Any]:
+def _demo(out: str, scale: str) -> dict[str, Any]:
     from neuralfunctionals.studies import run_demo
 
-    with several_bars() as progress:
-        result = run_demo(arguments.out, scale=arguments.scale, progress=progress)
-    return {**result, "out": os.fspath(arguments.out)}
+    with Progress(from_zero=True) as progress:
+        result = run_demo(out, scale=scale, progress=progress.update)
+    return {**result, "out": out}
 
 
 def _show_demo(result: dict[str, Any]) -> None:
-    from rich.console import Console
-
     rows = []
     tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
     for row in result["results"]:
@@ -41,19 +36,16 @@ def _show_demo(result: dict[str, Any]) -> None:
         size = f"{row['parameters']:,}" if "parameters" in row else ""
         rows.append((tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size))
     changes = result["shuffled"]
-    console = Console(highlight=False)
-    console.print(
-        f"{result['networks']} networks, one for each digit. Models that see their weights alone, tested on "
-        f"{result['unseen_networks']} networks of digits that none of them has seen:",
-        soft_wrap=True,
+    print(
+        f"{result['networks']} networks, one for each digit. Models that see only their weights, tested on "
+        f"{result['unseen_networks']} networks of digits that none of them has seen:"
     )
     print_table(("task", "model", "trained", "test", "parameters"), rows)
-    console.print(
+    print(
         f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "
-        f"the reader's answers by {changes['answers']:.0e}.",
-        soft_wrap=True,
+        f"the reader's answers by {changes['answers']:.0e}."
     )
-    console.print(f"Pictures before and after, curves and all numbers: {result['report']}", soft_wrap=True)
+    print(f"Pictures before and after, curves and all numbers: {result['report']}")
 
 
 COMMANDS = {

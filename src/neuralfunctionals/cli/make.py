@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from neuralfunctionals.cli.bars import download_bar, fitting_bar, zoo_bar
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.bars import fitting_bar, zoo_bar
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.cli.data import quantiles
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.progress import Progress
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
-    add = parser.add_argument
+def _add_run_arguments(add: Add, done: str) -> None:
     add(
         "--images",
         required=True,
@@ -40,42 +38,89 @@ def _add_run_arguments(parser: argparse.ArgumentParser, done: str) -> None:
     add("--image-size", type=int, metavar="N", help="resize the images of a folder to N x N")
 
 
-def _require_positive(arguments: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(arguments, name)
+def _require_positive(**values: int | None) -> None:
+    for name, value in values.items():
         if value is not None and value < 1:
             raise UserError(f"Expected --{name.replace('_', '-')} to be at least 1, but got {value}.")
 
 
-def _open_images(arguments: Any) -> Any:
-    from neuralfunctionals.data import open_images
+def _make_store(
+    plan_of: Callable[..., Any],
+    make: Callable[..., Any],
+    bar: Callable[[], Any],
+    done: str,
+    *,
+    images: str,
+    data_root: str | None,
+    image_size: int | None,
+    out: str,
+    shard: str | None,
+    workers: int | None,
+    ray: str | None,
+    **options: Any,
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Makes the networks of a share that are still missing.
 
-    with download_bar() as downloading:
-        return open_images(
-            arguments.images, data_root=arguments.data_root, image_size=arguments.image_size, progress=downloading
-        )
+    Args:
+        plan_of: Makes the plan, from the images and the options.
+        make: Makes the store of a plan.
+        bar: The bar of its progress.
+        done: What is done to the networks, as in `items_fitted`.
+        images: This and what follows: see `_add_run_arguments`.
 
+    Returns:
+        The plan, the dataset (none if the share is empty), and what both commands tell of it.
+    """
+    import time
 
-def _count_items(plan: Any, share: tuple[int, int], out: str) -> tuple[int, int]:
-    """How many items this share of the shards has, and how many of them are still to be made."""
-    from neuralfunctionals.data import Store
+    from neuralfunctionals.data import Store, WeightDataset, open_images
 
-    counts = {s: len(plan.header.items_of(s)) for s in range(share[0], plan.header.num_shards, share[1])}
+    share = _parse_share(shard)
+    _require_positive(workers=workers, shard_size=options["shard_size"], image_size=image_size)
+    with Progress("bytes", from_zero=True) as downloading:
+        image_set = open_images(images, data_root=data_root, image_size=image_size, progress=downloading.update)
+    plan = plan_of(image_set, **options)
     finished = set(Store(out).shards) if Store.is_at(out) else set()
-    return sum(counts.values()), sum(count for shard, count in counts.items() if shard not in finished)
+    own = range(share[0], plan.header.num_shards, share[1])
+    left = sum(len(plan.header.items_of(number)) for number in own if number not in finished)
+    started = time.perf_counter()
+    made = 0
+    with bar() as advance:
+
+        def report(count: int, qualities: Sequence[float]) -> None:
+            nonlocal made
+            made += len(qualities)
+            advance(left, count, qualities)
+
+        make(plan, out, workers=workers, share=share, ray_address=ray, progress=report)
+    seconds = time.perf_counter() - started
+    dataset = WeightDataset(out) if own else None
+    return (
+        plan,
+        dataset,
+        {
+            "items": 0 if dataset is None else len(dataset),
+            f"items_{done}": made,
+            "items_per_second": round(made / seconds, 4),
+            "elapsed_seconds": round(seconds, 3),
+            "engine": plan.engine,
+            "complete": dataset is not None and dataset.is_complete,
+            "out": out,
+        },
+    )
 
 
 # nf fit
 
 
-def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_run_arguments(parser, "fitted")
+def _add_fit_arguments(add: Add) -> None:
+    _add_run_arguments(add, "fitted")
     add("--limit", type=int, metavar="N", help="fit N images, from the splits in proportion")
     add("--copies", type=int, default=1, metavar="K", help="networks for each training image (1)")
     add("--recipe", default="default", metavar="NAME", help="fitting recipe: default, fast, sharp or slow")
     add(
         "--psnr",
+        dest="psnr_db",
         type=float,
         metavar="DB",
         help="stop each network when it reaches this PSNR; those that do not are marked",
@@ -90,72 +135,29 @@ def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _fit(arguments: Any) -> dict[str, Any]:
-    share = _parse_share(arguments.shard)
-    hidden = _parse_widths(arguments.hidden)
-    _require_positive(arguments, "workers", "shard_size", "image_size", "limit", "copies")
-    import time
+def _fit(*, hidden: str, **options: Any) -> dict[str, Any]:
+    widths = _parse_widths(hidden)
+    _require_positive(limit=options["limit"], copies=options["copies"])
+    from neuralfunctionals.data import FitPlan, fit_dataset
 
-    from neuralfunctionals.data import FitPlan, WeightDataset, fit_dataset
-
-    plan = FitPlan.make(
-        _open_images(arguments),
-        recipe=arguments.recipe,
-        copies=arguments.copies,
-        limit=arguments.limit,
-        psnr_db=arguments.psnr,
-        hidden=hidden,
-        omega=arguments.omega,
-        convention=arguments.convention,
-        seed=arguments.seed,
-        engine=arguments.engine,
-        shard_size=arguments.shard_size,
-    )
-    started = time.perf_counter()
-    fitted: list[float] = []
-    total, left = _count_items(plan, share, arguments.out)
-    with fitting_bar() as advance:
-
-        def report(count: int, psnr_db: Sequence[float]) -> None:
-            fitted.extend(psnr_db)
-            advance(left, count, psnr_db)
-
-        fit_dataset(
-            plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report
-        )
-    seconds = time.perf_counter() - started
-    if not total:
-        return {
-            "items": 0,
-            "items_fitted": 0,
-            "engine": plan.engine,
-            "out": os.fspath(arguments.out),
-            "complete": False,
-        }
-    dataset = WeightDataset(arguments.out)
-    psnr_db = dataset.column("psnr_db")
-    missed = 0 if plan.recipe.stop_psnr_db is None else int((psnr_db < plan.recipe.stop_psnr_db).sum())
+    plan, dataset, result = _make_store(FitPlan.make, fit_dataset, fitting_bar, "fitted", hidden=widths, **options)
+    if dataset is None:
+        return result
+    psnr_db, stop = dataset.column("psnr_db"), plan.recipe.stop_psnr_db
     return {
-        "items": len(dataset),
-        "items_fitted": len(fitted),
-        "items_per_second": round(len(fitted) / seconds, 2),
-        "elapsed_seconds": round(seconds, 3),
+        **result,
         "psnr_db_min": round(psnr_db.min().item(), 3),
         "psnr_db_median": round(psnr_db.median().item(), 3),
         "psnr_db_mean": round(psnr_db.mean().item(), 3),
-        "missed_psnr": missed,
-        "engine": plan.engine,
-        "complete": dataset.is_complete,
-        "out": os.fspath(arguments.out),
+        "missed_psnr": 0 if stop is None else int((psnr_db < stop).sum()),
     }
 
 
 # nf zoo
 
 
-def _add_zoo_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    _add_run_arguments(parser, "trained")
+def _add_zoo_arguments(add: Add) -> None:
+    _add_run_arguments(add, "trained")
     add("--count", type=int, required=True, metavar="N", help="number of networks")
     add("--grey", action="store_true", help="convert the images to grey")
     add("--epochs", type=int, default=86, help="epochs to train each network (86)")
@@ -163,51 +165,14 @@ def _add_zoo_arguments(parser: argparse.ArgumentParser) -> None:
     add("--limit-images", type=int, metavar="M", help="use M images, from the splits in proportion")
 
 
-def _zoo(arguments: Any) -> dict[str, Any]:
-    share = _parse_share(arguments.shard)
-    _require_positive(arguments, "workers", "shard_size", "image_size", "count", "epochs", "batch_size", "limit_images")
-    import time
+def _zoo(**options: Any) -> dict[str, Any]:
+    _require_positive(**{name: options[name] for name in ("count", "epochs", "batch_size", "limit_images")})
+    from neuralfunctionals.data import ZooPlan, make_zoo
 
-    from neuralfunctionals.data import WeightDataset, ZooPlan, make_zoo
-
-    plan = ZooPlan.make(
-        _open_images(arguments),
-        count=arguments.count,
-        grey=arguments.grey,
-        epochs=arguments.epochs,
-        batch_size=arguments.batch_size,
-        limit_images=arguments.limit_images,
-        seed=arguments.seed,
-        engine=arguments.engine,
-        shard_size=arguments.shard_size,
-    )
-    started = time.perf_counter()
-    trained: list[float] = []
-    total, left = _count_items(plan, share, arguments.out)
-    with zoo_bar() as advance:
-
-        def report(count: int, accuracies: Sequence[float]) -> None:
-            trained.extend(accuracies)
-            advance(left, count, accuracies)
-
-        make_zoo(
-            plan, arguments.out, workers=arguments.workers, share=share, ray_address=arguments.ray, progress=report
-        )
-    seconds = time.perf_counter() - started
-    result = {
-        "items": 0,
-        "items_trained": len(trained),
-        "items_per_second": round(len(trained) / seconds, 4),
-        "elapsed_seconds": round(seconds, 3),
-        "engine": plan.engine,
-        "complete": False,
-        "out": os.fspath(arguments.out),
-    }
-    if total:
-        dataset = WeightDataset(arguments.out)
-        accuracy = quantiles(dataset.column("test_accuracy").numpy(), digits=4)
-        result |= {"items": len(dataset), "complete": dataset.is_complete, "test_accuracy": accuracy}
-    return result
+    _, dataset, result = _make_store(ZooPlan.make, make_zoo, zoo_bar, "trained", **options)
+    if dataset is None:
+        return result
+    return {**result, "test_accuracy": quantiles(dataset.column("test_accuracy").numpy(), digits=4)}
 
 
 def _parse_share(text: str | None) -> tuple[int, int]:

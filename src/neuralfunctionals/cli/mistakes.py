@@ -42,10 +42,6 @@ def _unknown_field(parser: argparse.ArgumentParser, group: str, field: str) -> s
     return f"{group} has no field '{field}'.{nearest(field, fields, cutoff=0.0)}"
 
 
-def _missing_value(parser: argparse.ArgumentParser, option: str) -> str:
-    return f"Expected a value after {option}."
-
-
 def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:
     first = words.split()[0]
     if not first.startswith("-"):
@@ -65,7 +61,7 @@ _FORMS = (
     (r'.*Parser key "([^"]+)": (?:Expected|Does not validate).*?(?:Got|Given) value: (.*)$', _wrong_value),
     (r'^Parser key "([^"]+)": Unable to load config', _wrong_group),
     (r"^Group '([^']+)' does not accept option '([^']+)'", _unknown_field),
-    (r"^argument ([^:]+): expected one argument", _missing_value),
+    (r"^argument ([^:]+): expected one argument", lambda parser, option: f"Expected a value after {option}."),
     (r"^[Uu]nrecognized arguments: (.+)$", _unknown_words),
     (r"^the following arguments are required: (.+)$", _missing_words),
 )

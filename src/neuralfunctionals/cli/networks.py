@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.cli.command import Command, parse_size, print_table, say
+from neuralfunctionals.cli.command import Add, Command, parse_size, print_table, say
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -15,7 +17,7 @@ from neuralfunctionals.errors import UserError
 # nf models
 
 
-def _models(arguments: Any) -> dict[str, Any]:
+def _models() -> dict[str, Any]:
     from neuralfunctionals.files.strict_json import read_json
     from neuralfunctionals.shipped import SHIPPED, find_shipped
 
@@ -38,14 +40,10 @@ def _show_models(result: dict[str, Any]) -> None:
 # What the commands on networks share.
 
 
-def add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = True, optional: bool = False) -> None:
+def add_networks(add: Add, kind: str, *, sine: bool = True, optional: bool = False) -> None:
     """The model and the networks, as every command that applies a model to networks takes them."""
-    add = parser.add_argument
     text = f"the directory of a finished run of {kind}, or a name of nf models"
-    if optional:
-        add("run", metavar="RUN", nargs="?", help=text)
-    else:
-        add("run", metavar="RUN", help=text)
+    add("run", metavar="RUN", nargs="?" if optional else None, help=text)
     add("--weights", metavar="FILE", help="networks in a .pth, .pt, .ckpt, .safetensors or .npz file")
     add("--data", metavar="DIR", help="or a store of networks")
     if sine:
@@ -59,71 +57,67 @@ def add_networks(parser: argparse.ArgumentParser, kind: str, *, sine: bool = Tru
     add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
 
 
-def require_networks(arguments: Any) -> None:
-    """Raises unless one source of networks was named."""
-    if (arguments.weights is None) == (arguments.data is None):
+def read_networks(
+    *,
+    weights: str | None,
+    data: str | None,
+    layers: str | None,
+    module: str | None,
+    omega: float | None = None,
+    convention: str | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """The networks, and the frequency and convention asked for."""
+    if (weights is None) == (data is None):
         raise UserError("Expected networks: either --weights FILE or --data DIR.")
+    from neuralfunctionals.data import WeightDataset
+    from neuralfunctionals.data.formats.given import read_given
+    from neuralfunctionals.imports import import_object
+
+    try:
+        made = None if module is None else import_object(module)()
+    except TypeError as error:
+        raise UserError(f"Expected {module} to be a class without arguments, but {error}.") from error
+    names = None if layers is None else [name.strip() for name in layers.split(",")]
+    networks = read_given(weights if data is None else WeightDataset(data), layers=names, module=made)
+    return networks, {"omega": omega, "convention": convention}
 
 
-def open_pipeline(arguments: Any, method: str, recipes: str) -> Any:
-    """The model, if it is one that can do this."""
+@contextmanager
+def apply_model(run: str, method: str, recipes: str, **given: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """What a model makes of the networks that were given; in the end it says what was assumed of them.
+
+    Args:
+        run: The model.
+        method: What its task must be able to do.
+        recipes: The recipes whose tasks can.
+        given: See `read_networks`.
+
+    Yields:
+        The model's task, its answers for one network or several, and the form that sine networks were taken to have.
+    """
     from neuralfunctionals.pipelines import Pipeline
     from neuralfunctionals.runs import open_run
 
-    require_networks(arguments)
-    opened = open_run(arguments.run)
+    opened = open_run(run)
     if not hasattr(opened.task, method):
-        raise UserError(f"Expected a run of a recipe {recipes}/..., but {arguments.run} is one of {opened.run.recipe}.")
-    return Pipeline(opened)
-
-
-def _read_options(arguments: Any) -> dict[str, Any]:
-    from neuralfunctionals.imports import import_object
-
-    made = None
-    if arguments.module is not None:
-        try:
-            made = import_object(arguments.module)()
-        except TypeError as error:
-            raise UserError(f"Expected {arguments.module} to be a class without arguments, but {error}.") from error
-    names = None if arguments.layers is None else [name.strip() for name in arguments.layers.split(",")]
-    form = {name: getattr(arguments, name, None) for name in ("omega", "convention")}
-    return {"layers": names, "module": made, **form}
-
-
-def read_networks(arguments: Any) -> tuple[Any, dict[str, Any]]:
-    """The networks, and the frequency and convention asked for."""
-    from neuralfunctionals.data import WeightDataset
-    from neuralfunctionals.data.formats.given import read_given
-
-    options = _read_options(arguments)
-    layers, module = options.pop("layers"), options.pop("module")
-    networks = arguments.weights if arguments.data is None else WeightDataset(arguments.data)
-    return read_given(networks, layers=layers, module=module), options
-
-
-def say_form(pipeline: Any, given: Any, options: dict[str, Any]) -> None:
-    """Says what was assumed of sine networks, where their file does not tell."""
-    if pipeline.task.form is None or given.form is not None:
-        return
-    if None in options.values():
-        form = pipeline.task.form
-        chosen = [getattr(form, name) if value is None else value for name, value in options.items()]
+        raise UserError(f"Expected a run of a recipe {recipes}/..., but {run} is one of {opened.run.recipe}.")
+    pipeline = Pipeline(opened)
+    networks, asked = read_networks(**given)
+    form = pipeline.choose_form(networks, **asked)
+    yield opened.task, pipeline(networks, **asked), form
+    if form is not None and networks.form is None and None in asked.values():
         say(
-            f"{given.where} was taken to hold sine networks with {type(form)(*chosen)}, as the model was trained "
-            "on. If they are others, say so with --omega and --convention."
+            f"{networks.where} was taken to hold sine networks with {form}, as the model was trained on. If they are "
+            "others, say so with --omega and --convention."
         )
 
 
 # nf classify
 
 
-def _classify(arguments: Any) -> dict[str, Any]:
-    pipeline = open_pipeline(arguments, "classify", "classify")
-    networks, form = read_networks(arguments)
-    answers = pipeline(networks, **form)
-    answers = answers if isinstance(answers, list) else [answers]
-    say_form(pipeline, networks, form)
+def _classify(run: str, **given: Any) -> dict[str, Any]:
+    with apply_model(run, "classify", "classify", **given) as (_, found, _):
+        answers = found if isinstance(found, list) else [found]
     return {
         "networks": len(answers),
         "labels": [answer.label for answer in answers],
@@ -149,9 +143,8 @@ OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
 """The names of `data.OPERATIONS`, which help must not wait for."""
 
 
-def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add_networks(parser, "an edit/ recipe", optional=True)
+def _add_edit_arguments(add: Add) -> None:
+    add_networks(add, "an edit/ recipe", optional=True)
     add("--operation", metavar="NAME", help=f"instead of RUN: render, edit the picture, fit again; {OPERATIONS}")
     add("--function", metavar="PATH", help="the same with your own function of byte images (B, H, W, C)")
     add(
@@ -163,64 +156,56 @@ def _add_edit_arguments(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace an existing file")
 
 
-def _edit(arguments: Any) -> dict[str, Any]:
+def _edit(
+    run: str | None,
+    *,
+    operation: str | None,
+    function: str | None,
+    image_size: str | None,
+    out: str,
+    force: bool,
+    **given: Any,
+) -> dict[str, Any]:
     from neuralfunctionals.data.formats.network_files import write_given
 
-    chosen = [x for x in (arguments.run, arguments.operation, arguments.function) if x is not None]
-    if len(chosen) != 1:
+    if sum(way is not None for way in (run, operation, function)) != 1:
         raise UserError("Expected one way to edit: a RUN (or a name of nf models), --operation or --function.")
-    if os.path.exists(arguments.out) and not arguments.force:
-        raise UserError(f"{arguments.out} already exists. Name another file, or replace it with --force.")
-    if arguments.run is None:
-        return _edit_pictures(arguments)
-    pipeline = open_pipeline(arguments, "edit", "edit")
-    networks, form = read_networks(arguments)
-    edited = pipeline(networks, **form)
-    write_given(arguments.out, edited, form=pipeline.choose_form(networks, **form))
-    say_form(pipeline, networks, form)
-    return {
-        "networks": _count(edited),
-        "edit": getattr(pipeline.task, "edit_name", pipeline.name),
-        "out": os.fspath(arguments.out),
-    }
+    if os.path.exists(out) and not force:
+        raise UserError(f"{out} already exists. Name another file, or replace it with --force.")
+    if run is None:
+        return _edit_pictures(operation, function, parse_size(image_size) or (28, 28), out, **given)
+    with apply_model(run, "edit", "edit", **given) as (task, edited, form):
+        write_given(out, edited, form=form)
+    count = 1 if isinstance(edited, dict) else len(edited)
+    return {"networks": count, "edit": getattr(task, "edit_name", Path(run).name), "out": out}
 
 
-def _edit_pictures(arguments: Any) -> dict[str, Any]:
+def _edit_pictures(
+    operation: str | None, function: str | None, size: tuple[int, int], out: str, **given: Any
+) -> dict[str, Any]:
     """Renders, edits the pictures, and fits again."""
     from neuralfunctionals.data import OPERATIONS
     from neuralfunctionals.data.formats.network_files import write_given
     from neuralfunctionals.imports import import_object
     from neuralfunctionals.inr import SirenForm, refit
 
-    if arguments.operation is not None and arguments.operation not in OPERATIONS:
-        raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{arguments.operation}'.")
-    operation = OPERATIONS[arguments.operation] if arguments.operation else import_object(arguments.function)
-    require_networks(arguments)
-    networks, form = read_networks(arguments)
-    height, width = parse_size(arguments.image_size) or (28, 28)
+    if operation is not None and operation not in OPERATIONS:
+        raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{operation}'.")
+    change = OPERATIONS[operation] if operation else import_object(str(function))
+    networks, form = read_networks(**given)
     chosen = SirenForm.choose(**form, known=networks.form, assumed=SirenForm(), where=networks.where)
-    edited = refit(chosen.label(networks.features), operation, height=height, width=width)
-    write_given(arguments.out, networks.restore(edited.features), form=chosen)
-    return {
-        "networks": len(networks.features),
-        "edit": arguments.operation or arguments.function,
-        "psnr_db_mean": round(float(edited.psnr_db.mean()), 2),
-        "out": os.fspath(arguments.out),
-    }
-
-
-def _count(networks: Any) -> int:
-    return 1 if isinstance(networks, dict) else len(networks)
+    edited = refit(chosen.label(networks.features), change, height=size[0], width=size[1])
+    write_given(out, networks.restore(edited.features), form=chosen)
+    psnr_db = round(float(edited.psnr_db.mean()), 2)
+    return {"networks": len(networks.features), "edit": operation or function, "psnr_db_mean": psnr_db, "out": out}
 
 
 # nf predict
 
 
-def _predict(arguments: Any) -> dict[str, Any]:
-    pipeline = open_pipeline(arguments, "predict", "generalization")
-    networks, _ = read_networks(arguments)
-    accuracies = pipeline(networks)
-    accuracies = accuracies if isinstance(accuracies, list) else [accuracies]
+def _predict(run: str, **given: Any) -> dict[str, Any]:
+    with apply_model(run, "predict", "generalization", **given) as (_, found, _):
+        accuracies = found if isinstance(found, list) else [found]
     return {"networks": len(accuracies), "accuracies": [round(accuracy, 4) for accuracy in accuracies]}
 
 
@@ -228,14 +213,14 @@ COMMANDS = {
     "models": Command(
         "List the trained models that come with the package.",
         "nf models",
-        lambda parser: None,
+        lambda add: None,
         _models,
         show=_show_models,
     ),
     "classify": Command(
         "Classify networks, with probabilities.",
         "nf classify digits-classify --weights siren.pth",
-        lambda parser: add_networks(parser, "a classify/ recipe"),
+        lambda add: add_networks(add, "a classify/ recipe"),
         _classify,
         show=_show_classified,
     ),
@@ -248,7 +233,7 @@ COMMANDS = {
     "predict": Command(
         "Predict the test accuracies of CNNs.",
         "nf predict cnn-accuracy --weights cnn.pth",
-        lambda parser: add_networks(parser, "a generalization/ recipe", sine=False),
+        lambda add: add_networks(add, "a generalization/ recipe", sine=False),
         _predict,
     ),
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
@@ -14,8 +13,7 @@ from neuralfunctionals.errors import UserError
 _EDITORS = ("dilate", "erode", "gradient")
 
 
-def _add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_serve_arguments(add: Add) -> None:
     add("--port", type=int, default=7860, help="port of the page (7860); 0 takes a free one")
     add(
         "--host",
@@ -52,16 +50,10 @@ def open_models(directory: str | None) -> Any:
     return Models(editors, task("classify", ClassifyTask), task("inr2array", ReconstructTask))
 
 
-def _serve(arguments: Any) -> dict[str, Any]:
+def _serve(models: str | None, *, no_browser: bool, **where: Any) -> dict[str, Any]:
     from neuralfunctionals.web import serve
 
-    address = serve(
-        lambda: open_models(arguments.models),
-        host=arguments.host,
-        port=arguments.port,
-        browser=not arguments.no_browser,
-    )
-    return {"address": address}
+    return {"address": serve(lambda: open_models(models), browser=not no_browser, **where)}
 
 
 COMMANDS = {

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import replace
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar
-from neuralfunctionals.cli.command import Command
+from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
 # Torch and all that needs it is imported inside the functions: help must come at once.
 
 
-def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_sweep_arguments(add: Add) -> None:
     add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or a task of your own")
     add(
         "--trials",
@@ -38,28 +36,21 @@ def _add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="random seed, the same for all trials (0)")
 
 
-def _sweep(arguments: Any) -> dict[str, Any]:
+def _sweep(
+    recipe: str, *, scale: str, model: str | None, steps: int | None, seed: int, out: str | None, **options: Any
+) -> dict[str, Any]:
     from neuralfunctionals.config import with_steps
     from neuralfunctionals.registry import find_run
     from neuralfunctionals.studies import sweep
 
-    found = find_run(arguments.recipe, scale=arguments.scale, model=arguments.model, data=arguments.data)
-    run = replace(found, seed=arguments.seed)
-    if arguments.steps is not None:
-        if arguments.steps < 1:
-            raise UserError(f"Expected --steps of at least 1, but got {arguments.steps}.")
-        run = with_steps(run, arguments.steps)
-    out = arguments.out or os.path.join("runs", f"sweep-{run.name}")
+    run = replace(find_run(recipe, scale=scale, model=model, data=options["data"]), seed=seed)
+    if steps is not None:
+        if steps < 1:
+            raise UserError(f"Expected --steps of at least 1, but got {steps}.")
+        run = with_steps(run, steps)
+    out = out or os.path.join("runs", f"sweep-{run.name}")
     with fitting_bar() as fitting, plain_bar("trials") as progress:
-        return sweep(
-            run,
-            out,
-            trials=arguments.trials,
-            study=arguments.study,
-            data=arguments.data,
-            fitting=fitting,
-            progress=progress,
-        )
+        return sweep(run, out, **options, fitting=fitting, progress=progress)
 
 
 COMMANDS = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from neuralfunctionals.cli.bars import fitting_bar, plain_bar, zoo_bar
-from neuralfunctionals.cli.command import Command, Run, print_table
+from neuralfunctionals.cli.command import Add, Command, Run, print_table
 from neuralfunctionals.cli.mistakes import plain_message
 from neuralfunctionals.errors import UserError, nearest
 
@@ -20,11 +19,7 @@ from neuralfunctionals.errors import UserError, nearest
 # nf recipes
 
 
-def _add_no_arguments(parser: argparse.ArgumentParser) -> None:
-    pass
-
-
-def _recipes(arguments: Any) -> dict[str, Any]:
+def _recipes() -> dict[str, Any]:
     from neuralfunctionals.registry import RECIPES
 
     return {
@@ -48,9 +43,11 @@ def _making_bar(recipe: str) -> Any:
 
 # nf train
 
+_PARTS = ("task", "data", "optimizer", "training")
+"""Fields of a run that have fields of their own."""
 
-def _add_train_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+
+def _add_train_arguments(add: Add) -> None:
     add("recipe", help="what to train, such as edit/mnist-dilate (see nf recipes)")
     add("--out", metavar="RUN", help="run directory (runs/NAME); an unfinished run is resumed")
     add("--images", metavar="NAME|PATH", help="train on networks fitted to these images, made once and cached")
@@ -78,13 +75,13 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
     )
     recipe = next((word for word in rest if not word.startswith("-")), None)
     if recipe is None:
-        return rest, _train  # the parser asks for the recipe
+        return rest, dict  # the parser asks for the recipe
     from neuralfunctionals.registry import find_run
 
     run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model, data=chosen.data)
     usual = _add_fields(parser, run)
     _require_known(parser, rest)
-    return rest, partial(_train, run=run, usual=usual, data=chosen.data)
+    return rest, partial(_train, run, usual, chosen.data)
 
 
 def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
@@ -94,28 +91,26 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
         The model's options as they are if nothing is set.
     """
     import jsonargparse
-    from jsonargparse import Namespace
 
     from neuralfunctionals.config import Canonical, DataConfig
     from neuralfunctionals.registry import find_task, model_class
 
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    for name in ("task", "data", "optimizer", "training"):
+    for name in _PARTS:
         parser.add_argument(f"--{name}", type=type(getattr(run, name)), default=getattr(run, name))
-    parser.add_argument("--seed", type=int, default=run.seed, help="start of the random numbers")
+    parser.add_argument("--seed", type=int, default=run.seed, help="random seed")
     task = find_task(run.recipe)
     if run.model_name not in task.latent_models and task.data is DataConfig:
         text = "sine: the model sees sine networks without signs and phases"
         parser.add_argument("--canonical", type=Canonical, default=run.canonical, help=text)
     kind, fixed = model_class(run.model_name, task.output)
     chosen_already = {"spec", "canonical", "omega", "image_size", "in_channels", "out_channels", "pooling", *fixed}
-    chosen_already |= (
-        {"num_latents", "latent_channels", "num_classes"} if run.model_name in task.latent_models else set()
-    )
+    if run.model_name in task.latent_models:
+        chosen_already |= {"num_latents", "latent_channels", "num_classes"}
     chosen_already -= run.model.keys()
     parser.add_class_arguments(kind, "model", skip=chosen_already, instantiate=False)
     parser.set_defaults({f"model.{name}": value for name, value in run.model.items()})
-    return vars(getattr(parser.get_defaults(), "model", Namespace()))
+    return vars(getattr(parser.get_defaults(), "model", jsonargparse.Namespace()))
 
 
 def _require_known(parser: Any, words: Sequence[str]) -> None:
@@ -127,52 +122,46 @@ def _require_known(parser: Any, words: Sequence[str]) -> None:
             raise UserError(f"Expected a field of the recipe, but got {option}.{nearest(option, known, cutoff=0.0)}")
 
 
-def _train(arguments: Any, *, run: Any = None, usual: dict[str, Any] | None = None, data: str | None = None) -> Any:
+def _train(
+    run: Any, usual: dict[str, Any], store: str | None, *, out: str | None, resume: bool, force: bool, **fields: Any
+) -> dict[str, Any]:
+    from neuralfunctionals.config import with_values
     from neuralfunctionals.runs import execute
 
-    parts = {
-        name: type(getattr(run, name))(**vars(getattr(arguments, name)))
-        for name in ("task", "data", "optimizer", "training")
-    }
-    if arguments.images is not None:
-        parts["data"] = replace(parts["data"], images=arguments.images)
-    for name in ("devices", "nodes"):
-        if getattr(arguments, name) is not None:
-            parts["training"] = replace(parts["training"], **{name: getattr(arguments, name)})
-    options = vars(arguments.model) if usual else {}
-    changed = {name: value for name, value in options.items() if value != (usual or {})[name]}
-    canonical = getattr(arguments, "canonical", run.canonical)
-    run = replace(run, **parts, model={**run.model, **changed}, canonical=canonical, seed=arguments.seed)
-    out = arguments.out or os.path.join("runs", run.name)
+    values = {name: type(getattr(run, name))(**vars(fields[name])) for name in _PARTS}
+    values |= {name: fields[name] for name in ("seed", "canonical") if name in fields}
+    options = vars(fields["model"]) if usual else {}
+    values |= {f"model.{name}": value for name, value in options.items() if value != usual[name]}
+    short = {"data.images": fields["images"], "training.devices": fields["devices"], "training.nodes": fields["nodes"]}
+    run = with_values(run, values | {name: value for name, value in short.items() if value is not None})
+    out = out or os.path.join("runs", run.name)
     with _making_bar(run.recipe) as fitting:
-        result = execute(run, out, data=data, resume=arguments.resume, force=arguments.force, fitting=fitting)
+        result = execute(run, out, data=store, resume=resume, force=force, fitting=fitting)
     return {**result, "out": out}
 
 
 # nf evaluate
 
 
-def _add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_evaluate_arguments(add: Add) -> None:
     add("run", metavar="RUN", help="the directory of a finished run")
     add("--split", default="test", metavar="NAME", help="train, val or test (test)")
     add("--data", metavar="DIR", help="another store of networks; defaults to that of the run")
 
 
-def _evaluate(arguments: Any) -> dict[str, Any]:
+def _evaluate(run: str, split: str, data: str | None) -> dict[str, Any]:
     from neuralfunctionals.data import WeightDataset
     from neuralfunctionals.runs import measure, open_run
 
-    opened = open_run(arguments.run)
-    metrics = measure(opened.task, WeightDataset(opened.find_data(arguments.data)), arguments.split)
-    return {"split": arguments.split, **metrics, "run": os.fspath(arguments.run)}
+    opened = open_run(run)
+    metrics = measure(opened.task, WeightDataset(opened.find_data(data)), split)
+    return {"split": split, **metrics, "run": run}
 
 
 # nf reproduce
 
 
-def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_reproduce_arguments(add: Add) -> None:
     text = "table1, table6 (classes), table2, table4, figure4 (edits), table3 (CNNs), table5, figure3, or best"
     add("table", help=text)
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
@@ -187,27 +176,18 @@ def _add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (1)")
 
 
-def _reproduce(arguments: Any) -> dict[str, Any]:
+def _reproduce(table: str, *, out: str | None, data: list[str] | None, **options: Any) -> dict[str, Any]:
     from neuralfunctionals.studies import TABLES, reproduce
 
-    stores = [str(store).partition("=") for store in arguments.data or ()]
+    stores = [str(store).partition("=") for store in data or ()]
     for recipe, _, path in stores:
         if not path:
             raise UserError(f"Expected --data RECIPE=DIR, such as edit/mnist-dilate=sirens, but got '{recipe}'.")
-    recipe = TABLES[arguments.table].runs[0].recipe if arguments.table in TABLES else ""
-    out = arguments.out or os.path.join("runs", f"{arguments.table}-{arguments.scale}")
+    recipe = TABLES[table].runs[0].recipe if table in TABLES else ""
+    options["stores"] = {recipe: path for recipe, _, path in stores}
+    out = out or os.path.join("runs", f"{table}-{options['scale']}")
     with _making_bar(recipe) as fitting, plain_bar("runs") as progress:
-        return reproduce(
-            arguments.table,
-            out,
-            scale=arguments.scale,
-            samples=arguments.samples,
-            limit=arguments.limit,
-            stores={recipe: path for recipe, _, path in stores},
-            jobs=arguments.jobs,
-            fitting=fitting,
-            progress=progress,
-        )
+        return reproduce(table, out, **options, fitting=fitting, progress=progress)
 
 
 def _show_reproduced(result: dict[str, Any]) -> None:
@@ -228,7 +208,7 @@ COMMANDS = {
     "recipes": Command(
         "List the recipes, what they reproduce, and how long they take.",
         "nf recipes",
-        _add_no_arguments,
+        lambda add: None,
         _recipes,
         show=_show_recipes,
     ),

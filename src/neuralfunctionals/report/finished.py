@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralfunctionals.config import DataConfig
+from neuralfunctionals.config import FREE, DataConfig
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.registry import TASKS, find_task
@@ -19,16 +19,13 @@ from neuralfunctionals.report.records import RECORDS, read_records
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.tasks.definition import TaskDefinition
 
-_FREE = {"accelerator", "devices", "nodes", "threads", "compile"}
-"""Where and how fast a run was computed."""
-
 
 @dataclass(frozen=True)
 class FinishedRun:
     """What tables and pictures show of a run."""
 
     name: str
-    """Of its directory."""
+    """Name of its directory."""
     config: dict[str, Any]
     """What `run.json` says."""
     result: dict[str, Any]
@@ -84,8 +81,9 @@ class FinishedRun:
     @cached_property
     def samples(self) -> dict[str, Tensor]:
         """Arrays that it kept for pictures."""
-        has_some = self.directory is not None and self.directory.samples_file.exists()
-        return self.directory.read_samples() if self.directory is not None and has_some else {}
+        if self.directory is None or not self.directory.samples_file.exists():
+            return {}
+        return self.directory.read_samples()
 
     @property
     def baseline(self) -> tuple[str, float] | None:
@@ -98,9 +96,9 @@ class FinishedRun:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """All that decides what is computed, but the seed and the number of threads."""
+        """Everything that decides what is computed, except the seed."""
         run = self.config["run"]
-        training = {name: value for name, value in run["training"].items() if name not in _FREE}
+        training = {name: value for name, value in run["training"].items() if name not in FREE}
         # Latents of one seed come from the autoencoder of that seed.
         made = {name: value for name, value in self.config["data"].items() if name not in ("path", "encoder")}
         return {**{name: value for name, value in run.items() if name != "seed"}, "training": training, "made": made}
@@ -159,7 +157,7 @@ def _require_readable(run: FinishedRun) -> None:
 
 
 def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs, marked where it is needed so that only those which differ in nothing but their seed share a name."""
+    """The runs, with marks where needed, so that runs share a name only if they differ in nothing but the seed."""
     marked = list(runs)
     for describe in (lambda run: str(run.scale), lambda run: ""):
         settings: dict[tuple[str, str], list[object]] = {}
@@ -176,7 +174,7 @@ def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:
-    """Runs by family, recipe or model, in the order in which they come."""
+    """Groups runs by family, recipe or model, in their order."""
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(getattr(run, by), []).append(run)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.report.figures import open_grid
 from neuralfunctionals.report.finished import FinishedRun
 from neuralfunctionals.tasks.latents import project
 
@@ -51,23 +52,15 @@ def draw_maps(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
 def draw_points(maps: Mapping[str, Points], out: str | os.PathLike[str]) -> None:
     """Maps by their titles: one point for each latent array, in the colour of its class."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
-    columns = min(3, len(maps))
-    rows = -(-len(maps) // columns)
-    figure = Figure(figsize=(1 + 4.4 * columns, 4.6 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for panel in panels[len(maps) :]:
-        panel.set_visible(False)
-    for panel, (title, (points, label)) in zip(panels, maps.items(), strict=False):
-        for name in label.unique().tolist():
-            own = points[label == name]
-            panel.scatter(own[:, 0], own[:, 1], s=12, lw=0, alpha=0.8, color=colormaps["tab10"](name % 10), label=name)
-        panel.set(xticks=[], yticks=[], xlabel="first direction", ylabel="second direction")
-        panel.set_title(title, fontsize=9, color="#333333")
-        panel.spines[:].set_color("#cccccc")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, title="class", frameon=False, fontsize=8, markerscale=1.6, loc="outside right center"
-    )
-    figure.savefig(out, dpi=150)
+    with open_grid(out, len(maps), (4.4, 4.6), margin=1) as (figure, panels):
+        for panel, (title, (points, label)) in zip(panels, maps.items(), strict=True):
+            for name in label.unique().tolist():
+                own, colour = points[label == name], colormaps["tab10"](name % 10)
+                panel.scatter(own[:, 0], own[:, 1], s=12, lw=0, alpha=0.8, color=colour, label=name)
+            panel.set(xticks=[], yticks=[], xlabel="first direction", ylabel="second direction")
+            panel.set_title(title, fontsize=9)
+            panel.spines[:].set(visible=True, color="#cccccc")
+        handles, labels = panels[0].get_legend_handles_labels()
+        place = {"title": "class", "loc": "outside right center"}
+        figure.legend(handles, labels, **place, frameon=False, fontsize=8, markerscale=1.6)

@@ -58,10 +58,10 @@ def run_table(runs: Sequence[FinishedRun]) -> Table:
     names = ("run", "recipe", "scale", "model", "seed", "best of steps", "rate", "batch", "commit", "started")
     rows = []
     for run in runs:
-        setting, code = run.config["run"], _part(run.config, "code")
+        setting, code = run.config["run"], run.config.get("code", {})
         commit = code.get("commit") or f"version {code.get('version', 'not known')}"
         steps = f"{run.result.get('best_step', '?')} of {run.result.get('steps', '?')}"
-        rate, batch = _part(setting, "optimizer").get("lr", "?"), setting["training"].get("batch_size", "?")
+        rate, batch = setting.get("optimizer", {}).get("lr", "?"), setting["training"].get("batch_size", "?")
         facts = [run.name, run.recipe, run.scale, run.model, run.result["seed"], steps, rate, batch]
         started = str(run.config.get("started", "not known"))[:16].replace("T", " ")
         rows.append(tuple(str(fact) for fact in (*facts, commit, started)))
@@ -72,7 +72,7 @@ def machines(runs: Sequence[FinishedRun]) -> list[str]:
     """Versions and hardware, each once, with how many runs they were used for."""
     lines: dict[str, int] = {}
     for run in runs:
-        facts, code = _part(run.config, "machine"), _part(run.config, "code")
+        facts, code = run.config.get("machine", {}), run.config.get("code", {})
         line = (
             f"neuralfunctionals {code.get('version', '?')}, Python {facts.get('python', '?')}, "
             f"torch {facts.get('torch', '?')}, Lightning {facts.get('lightning', '?')}, "
@@ -81,8 +81,3 @@ def machines(runs: Sequence[FinishedRun]) -> list[str]:
         )
         lines[line] = lines.get(line, 0) + 1
     return [f"{line} ({count} run{'' if count == 1 else 's'})" for line, count in lines.items()]
-
-
-def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
-    part = config.get(name)
-    return part if isinstance(part, dict) else {}

@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.registry import MODELS
+from neuralfunctionals.report.figures import INK, open_figure, open_grid
 from neuralfunctionals.report.finished import FinishedRun, group
 from neuralfunctionals.report.latent_map import draw_maps
 from neuralfunctionals.tasks.definition import Picture
@@ -30,7 +32,6 @@ _PALETTE = (
     "#e39b6d",
     "#8a8a8a",
 )
-_INK = "#333333"
 _WRONG = "#c1121f"
 
 
@@ -96,33 +97,29 @@ def draw_rows(
         below: Further shared arrays.
         num_samples: Networks of each recipe.
     """
-    from matplotlib.figure import Figure
-
     below = below or {}
     compared = _compare(runs, (*above.values(), *below.values()), num_samples)
     height = max(len(above) + len(below) + len(samples) for samples in compared.values())
-    columns = min(3, len(compared))
-    rows_of_panels = -(-len(compared) // columns)
-    names = [*above, *below, *(run.model for run in runs)]
-    label_width = 0.4 + 0.1 * max(map(len, names))
-    size = (columns * (label_width + 0.6 * num_samples), rows_of_panels * (0.5 + 0.6 * height))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows_of_panels, columns, squeeze=False).flatten()
-    for panel in panels[len(compared) :]:
-        panel.set_visible(False)
-    for panel, (title, samples) in zip(panels, compared.items(), strict=False):
-        first = next(iter(samples.values()))
-        rows = {label: first[name] for label, name in above.items()}
-        rows |= {model: of_model[each] for model, of_model in samples.items()}
-        rows |= {label: first[name] for label, name in below.items()}
-        panel.imshow(_tile(list(rows.values())), cmap="gray", vmin=0, vmax=1)
-        side = next(iter(rows.values())).shape[1] + 1
-        panel.set_yticks([side * (i + 0.5) for i in range(len(rows))], list(rows))
-        panel.set_xticks([])
-        panel.tick_params(length=0, labelcolor=_INK)
-        panel.spines[:].set_visible(False)
-        panel.set_title(title, fontsize=10, color=_INK)
-    figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
+    label_width = 0.4 + 0.1 * max(map(len, [*above, *below, *(run.model for run in runs)]))
+    size = (label_width + 0.6 * num_samples, 0.5 + 0.6 * height)
+    with open_grid(out, len(compared), size, trim=True) as (_, panels):
+        for panel, (title, samples) in zip(panels, compared.items(), strict=True):
+            first = next(iter(samples.values()))
+            rows = {label: first[name] for label, name in above.items()}
+            rows |= {model: of_model[each] for model, of_model in samples.items()}
+            rows |= {label: first[name] for label, name in below.items()}
+            side = next(iter(rows.values())).shape[1] + 1
+            _show_images(panel, title, list(rows.values()), {row: side * (i + 0.5) for i, row in enumerate(rows)})
+
+
+def _show_images(panel: Any, title: str, rows: Sequence[Tensor], labels: Mapping[str, float]) -> None:
+    """Rows of pictures without a frame, and labels at their heights."""
+    panel.imshow(_tile(rows), cmap="gray", vmin=0, vmax=1)
+    panel.set_yticks(list(labels.values()), list(labels))
+    panel.set_xticks([])
+    panel.tick_params(length=0, labelcolor=INK, labelsize="medium")
+    panel.spines[:].set_visible(False)
+    panel.set_title(title)
 
 
 def _compare(
@@ -169,31 +166,22 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
         out: The picture's file.
         num_samples: Networks of each recipe.
     """
-    from matplotlib.figure import Figure
-
     compared = _compare(runs, ("image", "label"), num_samples)
     heights = [0.9 + 0.32 * len(samples) for samples in compared.values()]
-    label_width = 0.4 + 0.1 * max(len(run.model) for run in runs)
-    figure = Figure(figsize=(label_width + 0.6 * num_samples, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(compared), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (title, samples) in zip(panels, compared.items(), strict=True):
-        images = next(iter(samples.values()))["image"]
-        side = images.shape[2] + 1
-        panel.imshow(_tile([images]), cmap="gray", vmin=0, vmax=1)
-        line = 0.55 * side
-        for row, of_model in enumerate(samples.values()):
-            for place, (true, seen) in enumerate(zip(of_model["label"], of_model["predicted"], strict=True)):
-                at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
-                panel.text(*at, f"{seen}", ha="center", va="center", color=_INK if right else _WRONG, fontsize=11)
-                if not right:
-                    panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
-        panel.set_ylim(side + line * len(samples), 0)
-        panel.set_yticks([side + (row + 0.5) * line for row in range(len(samples))], list(samples))
-        panel.set_xticks([])
-        panel.tick_params(length=0, labelcolor=_INK)
-        panel.spines[:].set_visible(False)
-        panel.set_title(title, fontsize=10, color=_INK)
-    figure.savefig(out, dpi=150, bbox_inches="tight", pad_inches=0.08)
+    size = (0.4 + 0.1 * max(len(run.model) for run in runs) + 0.6 * num_samples, sum(heights))
+    with open_figure(out, size, len(compared), trim=True, height_ratios=heights) as (_, panels):
+        for panel, (title, samples) in zip(panels[:, 0], compared.items(), strict=True):
+            images = next(iter(samples.values()))["image"]
+            side = images.shape[2] + 1
+            line = 0.55 * side
+            _show_images(panel, title, [images], {model: side + (i + 0.5) * line for i, model in enumerate(samples)})
+            for row, of_model in enumerate(samples.values()):
+                for place, (true, seen) in enumerate(zip(of_model["label"], of_model["predicted"], strict=True)):
+                    at, right = ((place + 0.5) * side, side + (row + 0.5) * line), int(true) == int(seen)
+                    panel.text(*at, f"{seen}", ha="center", va="center", color=INK if right else _WRONG, fontsize=11)
+                    if not right:
+                        panel.plot([at[0] - 4, at[0] + 4], [at[1], at[1]], color=_WRONG, lw=1.2)
+            panel.set_ylim(side + line * len(samples), 0)
 
 
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
@@ -203,28 +191,23 @@ def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -
         runs: Finished runs, such as those of `generalization/` recipes; of several seeds the first is shown.
         out: The picture's file.
     """
-    from matplotlib.figure import Figure
-
     recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
     width = max(map(len, recipes.values()))
-    figure = Figure(figsize=(1 + 2.1 * width, 0.4 + 2.5 * len(recipes)), layout="constrained")
-    axes = figure.subplots(len(recipes), width, squeeze=False, sharex="row", sharey="row")
-    for row, (recipe, models) in zip(axes, recipes.items(), strict=True):
-        for panel in row[len(models) :]:
-            panel.set_visible(False)
-        for panel, (model, same) in zip(row, models.items(), strict=False):
-            samples, metric = same[0].samples, same[0].task.metric
-            value = same[0].result["test"][metric]
-            low, high = (float(limit) for limit in torch.cat([samples["true"], samples["predicted"]]).aminmax())
-            panel.plot([low, high], [low, high], color=_INK, lw=0.8, ls=":")
-            panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_colour(model))
-            panel.set_title(f"{model}, {same[0].task.metric_name} {value:.3f}", fontsize=9, color=_INK)
-            panel.set_box_aspect(1)
-            panel.spines[["top", "right"]].set_visible(False)
-            panel.tick_params(labelsize=8)
-        row[0].set_ylabel(f"{recipe.partition('/')[2]}\npredicted", fontsize=9, color=_INK)
-    figure.supxlabel("true", fontsize=9, color=_INK)
-    figure.savefig(out, dpi=150)
+    size = (1 + 2.1 * width, 0.4 + 2.5 * len(recipes))
+    with open_figure(out, size, len(recipes), width, sharex="row", sharey="row") as (figure, axes):
+        for row, (recipe, models) in zip(axes, recipes.items(), strict=True):
+            for panel in row[len(models) :]:
+                panel.set_visible(False)
+            for panel, (model, same) in zip(row, models.items(), strict=False):
+                samples, task = same[0].samples, same[0].task
+                value = same[0].result["test"][task.metric]
+                low, high = (float(limit) for limit in torch.cat([samples["true"], samples["predicted"]]).aminmax())
+                panel.plot([low, high], [low, high], color=INK, lw=0.8, ls=":")
+                panel.scatter(samples["true"], samples["predicted"], s=6, lw=0, alpha=0.6, color=_colour(model))
+                panel.set_title(f"{model}, {task.metric_name} {value:.3f}", fontsize=9)
+                panel.set_box_aspect(1)
+            row[0].set_ylabel(f"{recipe.partition('/')[2]}\npredicted", fontsize=9, color=INK)
+        figure.supxlabel("true", fontsize=9, color=INK)
 
 
 def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str | os.PathLike[str]) -> None:
@@ -234,26 +217,20 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
         zoos: A zoo, or several by title.
         out: The picture's file.
     """
-    from matplotlib.figure import Figure
-
     if isinstance(zoos, WeightDataset):
         zoos = {zoos.path.name: zoos}
-    figure = Figure(figsize=(0.4 + 4 * len(zoos), 2.6), layout="constrained")
-    panels = figure.subplots(1, len(zoos), squeeze=False, sharey=True)[0]
-    for panel, (title, zoo) in zip(panels, zoos.items(), strict=True):
-        accuracies = zoo.column("test_accuracy").numpy()
-        chance = 1 / zoo.spec.widths[-1]
-        panel.hist(accuracies, bins=40, color=_PALETTE[1])
-        for value, words, side in ((chance, "chance", "left"), (accuracies.max(), "best", "right")):
-            panel.axvline(value, color=_INK, lw=0.8, ls=":")
-            text = f"{words} {value:.2f}"
-            panel.annotate(text, (value, 1), (0, 2), ("data", "axes fraction"), "offset points", fontsize=8, ha=side)
-        panel.set_title(f"{title}: {len(zoo)} networks", loc="left", fontsize=10, color=_INK, pad=16)
-        panel.set_xlabel("test accuracy")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=8)
-    panels[0].set_ylabel("networks")
-    figure.savefig(out, dpi=150)
+    with open_figure(out, (0.4 + 4 * len(zoos), 2.6), 1, len(zoos), sharey=True) as (_, axes):
+        for panel, (title, zoo) in zip(axes[0], zoos.items(), strict=True):
+            accuracies = zoo.column("test_accuracy").numpy()
+            chance = 1 / zoo.spec.widths[-1]
+            panel.hist(accuracies, bins=40, color=_PALETTE[1])
+            for value, words, side in ((chance, "chance", "left"), (accuracies.max(), "best", "right")):
+                panel.axvline(value, color=INK, lw=0.8, ls=":")
+                at = ((value, 1), (0, 2), ("data", "axes fraction"), "offset points")
+                panel.annotate(f"{words} {value:.2f}", *at, fontsize=8, ha=side)
+            panel.set_title(f"{title}: {len(zoo)} networks", loc="left", pad=16)
+            panel.set_xlabel("test accuracy")
+        axes[0][0].set_ylabel("networks")
 
 
 def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "accuracy") -> None:
@@ -264,31 +241,19 @@ def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metr
         out: The picture's file.
         metric: Which metric.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.4, 3.6), layout="constrained")
-    panel = figure.subplots()
-    for model, same in group(runs, by="model").items():
-        values: dict[int, list[float]] = {}
-        for run in same:
-            values.setdefault(run.result["training_networks"], []).append(run.result["test"][metric])
-        if len(values) > 1:
-            sizes = sorted(values)
-            means = [sum(values[size]) / len(values[size]) for size in sizes]
-            panel.plot(sizes, means, label=model, marker=".", lw=1.4, **_style(model))
-    panel.set_xscale("log")
-    panel.set_ylim(bottom=0)
-    panel.set(xlabel="training networks", ylabel=f"test {metric}")
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(labelsize=8)
-    panel.legend(frameon=False, fontsize=9)
-    figure.savefig(out, dpi=150)
-
-
-def _style(model: str) -> dict[str, Any]:
-    """The colour of a model, and a line for how it sees its networks."""
-    line = ":" if ", augmented" in model else "--" if ", canonical" in model else "-"
-    return {"color": _colour(model), "ls": line}
+    with open_figure(out, (5.4, 3.6)) as (_, ((panel,),)):
+        for model, same in group(runs, by="model").items():
+            values: dict[int, list[float]] = {}
+            for run in same:
+                values.setdefault(run.result["training_networks"], []).append(run.result["test"][metric])
+            if len(values) > 1:
+                sizes = sorted(values)
+                means = [mean(values[size]) for size in sizes]
+                panel.plot(sizes, means, label=model, marker=".", lw=1.4, color=_colour(model))
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set(xlabel="training networks", ylabel=f"test {metric}")
+        panel.legend(frameon=False, fontsize=9)
 
 
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str | None = None) -> None:
@@ -299,23 +264,20 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
         out: The picture's file.
         metric: Which metric; defaults to that of each recipe's task.
     """
-    from matplotlib.figure import Figure
-
     recipes = group(runs, by="recipe")
-    figure = Figure(figsize=(10, 0.6 + 2.1 * len(recipes)), layout="constrained")
-    axes = figure.subplots(len(recipes), 2, squeeze=False, sharey="row")
-    for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
-        shown = metric or of_recipe[0].task.metric
-        for panel, against in zip(row, ("step", "seconds"), strict=True):
-            _draw_panel(panel, of_recipe, against, shown)
-        row[0].set_title(recipe, loc="left", fontsize=10, color=_INK)
-        row[0].set_ylabel(f"validation {shown}")
-    axes[-1][0].set_xlabel("steps")
-    axes[-1][1].set_xlabel("seconds of training")
-    lines = {line.get_label(): line for row in axes for line in row[1].get_lines()}
-    named = {label: line for label, line in lines.items() if not label.startswith("_")}
-    figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize=9)
-    figure.savefig(out, dpi=150)
+    size = (10, 0.6 + 2.1 * len(recipes))
+    with open_figure(out, size, len(recipes), 2, sharey="row") as (figure, axes):
+        for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
+            shown = metric or of_recipe[0].task.metric
+            for panel, against in zip(row, ("step", "seconds"), strict=True):
+                _draw_panel(panel, of_recipe, against, shown)
+            row[0].set_title(recipe, loc="left")
+            row[0].set_ylabel(f"validation {shown}")
+        axes[-1][0].set_xlabel("steps")
+        axes[-1][1].set_xlabel("seconds of training")
+        lines = {line.get_label(): line for row in axes for line in row[1].get_lines()}
+        named = {label: line for label, line in lines.items() if not label.startswith("_")}
+        figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize=9)
 
 
 def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: str) -> None:
@@ -324,14 +286,13 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
             rows = [row for row in run.curve if f"val/{metric}" in row]
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
-            panel.plot([row[against] for row in rows], values, lw=1.4, marker=".", ms=3, label=label, **_style(model))
+            style = {"lw": 1.4, "marker": ".", "ms": 3, "color": _colour(model)}
+            panel.plot([row[against] for row in rows], values, label=label, **style)
     name, measured = runs[0].task.baseline or ("", None)
     if isinstance(measured, str) and metric == runs[0].task.metric:
         values = (run.result["val"].get(measured) for run in runs)
         for value in dict.fromkeys(value for value in values if value is not None):  # one for each set of networks
-            panel.axhline(value, color=_INK, lw=0.8, ls=":", label=name)
+            panel.axhline(value, color=INK, lw=0.8, ls=":", label=name)
     panel.set_xlim(left=0)
     if not runs[0].task.higher_is_better:
         panel.set_ylim(bottom=0)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(labelsize=8)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from neuralfunctionals.config import DataConfig, ZooConfig
 from neuralfunctionals.data import FitPlan, WeightDataset, ZooPlan, fit_dataset, make_zoo, open_images
@@ -13,41 +14,42 @@ from neuralfunctionals.machine import cache_directory
 
 
 def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
-    """What to fit, or to train."""
+    """The plan of what to fit or to train."""
+    options = asdict(config)
+    images = open_images(options.pop("images"))
     if isinstance(config, ZooConfig):
-        options = asdict(config)
-        return ZooPlan.make(open_images(options.pop("images")), **options)
-    return FitPlan.make(
-        open_images(config.images), recipe=config.fit, copies=config.copies, limit=config.limit, seed=config.seed
-    )
+        return ZooPlan.make(images, **options)
+    return FitPlan.make(images, recipe=options.pop("fit"), **options)
 
 
 def cached_path(plan: FitPlan | ZooPlan) -> Path:
-    """Where the networks are kept; another plan has another place."""
+    """Where the networks of a plan are cached; each plan has its own place."""
     digest = hashlib.sha256(plan.header.to_bytes()).hexdigest()[:12]
     kind = "-zoo" if isinstance(plan, ZooPlan) else ""
     return cache_directory() / "data" / f"{Path(plan.image_set.name).name}{kind}-{digest}"
 
 
 def dataset_for(
-    config: DataConfig | ZooConfig, *, progress: Callable[[int, int, Sequence[float]], None] | None = None
+    config: DataConfig | ZooConfig,
+    out: Path | None = None,
+    *,
+    progress: Callable[[int, int, Sequence[float]], None] | None = None,
 ) -> WeightDataset:
-    """The networks of a config: made now, or as far as they are missing.
+    """The networks of a config; those that are missing are made first.
 
     Args:
         config: Which networks.
+        out: Where they are. Defaults to their place in the cache.
         progress: Called with the number of networks in all, those finished since the last call, and their PSNR, or the
             test accuracies of CNNs.
     """
     plan = plan_for(config)
-    path = cached_path(plan)
+    path = out or cached_path(plan)
 
     def report(count: int, qualities: Sequence[float]) -> None:
         if progress is not None:
             progress(plan.header.num_items, count, qualities)
 
-    if isinstance(plan, ZooPlan):
-        make_zoo(plan, path, progress=report)
-    else:
-        fit_dataset(plan, path, progress=report)
+    make: Callable[..., Any] = make_zoo if isinstance(plan, ZooPlan) else fit_dataset
+    make(plan, path, progress=report)
     return WeightDataset(path)

@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from neuralfunctionals import __version__
-from neuralfunctionals.config import Run, flatten
+from neuralfunctionals.config import FREE, Run, flatten
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
@@ -88,7 +88,7 @@ def execute(
         The result, as in `result.json`.
     """
     directory = RunDirectory(out)
-    is_first = _rank() == 0  # other processes of a run come when the directory is there
+    is_first = getattr(rank_zero_only, "rank", 0) == 0  # other processes of a run come when the directory is there
     continues = is_first and _continues(run, directory, resume=resume, force=force)
     if continues and directory.is_finished:
         return directory.read_result()
@@ -119,21 +119,9 @@ def _make_model(run: Run, dataset: WeightDataset, spec: NetworkSpec | None, give
     canonical = default_symmetry(dataset.spec) if spec is not None and run.canonical == "sine" else None
     if given is not None:
         return finish_model(given, compiled=run.training.compile, canonical=canonical)
-    output = find_task(run.recipe).output
+    how: dict[str, Any] = {"seed": run.seed, "compiled": run.training.compile, "canonical": canonical}
     options = {**options_from(run, dataset), **run.model}
-    return build_model(
-        run.model_name,
-        spec,
-        options,
-        seed=run.seed,
-        compiled=run.training.compile,
-        output=output,
-        canonical=canonical,
-    )
-
-
-def _rank() -> int:
-    return getattr(rank_zero_only, "rank", 0)
+    return build_model(run.model_name, spec, options, output=find_task(run.recipe).output, **how)
 
 
 def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) -> bool:
@@ -156,10 +144,9 @@ def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) 
 
 def _require_same(run: Run, directory: RunDirectory) -> None:
     """Where and how fast a run is computed may change on the way, what is computed may not."""
-    free = {"accelerator", "devices", "nodes", "threads", "compile"}
     before, now = (flatten(r) for r in (_read_run(directory), run))
     for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name) and name.removeprefix("training.") not in free:
+        if before.get(name) != now.get(name) and name.removeprefix("training.") not in FREE:
             raise UserError(
                 f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
                 "Continue it with the same options, name another directory, or begin again with --force."
@@ -296,7 +283,7 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
 
 
 def _read_run(directory: RunDirectory) -> Run:
-    """The description of a run, of a recipe and a model that there are."""
+    """The description of a run; its recipe and its model must exist."""
     values, file = directory.read_config().get("run", {}), directory.config_file
     for name in ("recipe", "model_name"):  # of others: imported if this directory may ask for it
         if "." in (path := str(values.get(name)).partition("/")[0]):

@@ -38,7 +38,7 @@ class Job:
     """The run of an autoencoder, whose latents are made first, into `data`."""
 
     def carry_out(self, progress: Callable[[int, int], None]) -> None:
-        """Does it here."""
+        """Carries out the job in this process."""
         if self.encoder is not None:
             assert self.data is not None
             encode(self.encoder, None, self.data, workers=self.run.training.threads)
@@ -46,7 +46,7 @@ class Job:
 
 
 def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, progress: Progress) -> None:
-    """Carries out groups of jobs, so many groups at a time; the jobs of a group share a process.
+    """Carries out groups of jobs, `processes` groups at a time; the jobs of a group share a process.
 
     If one fails or this process is interrupted, all are stopped: runs continue from their last validation.
     """
@@ -60,7 +60,7 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
         words = [sys.executable, "-c", f"from {__name__} import work; work()"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         with tempfile.TemporaryFile("w+") as complaints, tempfile.TemporaryFile("w+") as orders:
-            json.dump([_to_json(job) for job in jobs], orders)
+            json.dump([{**vars(job), "run": job.run.to_dict()} for job in jobs], orders, default=os.fspath)
             orders.seek(0)
             pipes: dict[str, Any] = {"stdin": orders, "stdout": subprocess.PIPE, "stderr": complaints, "text": True}
             # A session of its own: Ctrl-C stops this process, and this process stops the others.
@@ -90,15 +90,6 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
         pool.shutdown(cancel_futures=True)
 
 
-def _to_json(job: Job) -> dict[str, Any]:
-    places = {name: None if path is None else os.fspath(path) for name, path in _places(job).items()}
-    return {"run": job.run.to_dict(), **places}
-
-
-def _places(job: Job) -> dict[str, Path | None]:
-    return {"out": job.out, "data": job.data, "encoder": job.encoder}
-
-
 def work() -> None:
     """Carries out jobs from standard input, in a process of their own; prints the steps done and in all."""
 
@@ -108,8 +99,8 @@ def work() -> None:
 
     try:
         for order in json.load(sys.stdin):
-            places = {name: None if path is None else Path(path) for name, path in order.items() if name != "run"}
-            job = Job(read_run(order["run"]), **places)  # pyright: ignore[reportArgumentType]
+            run = read_run(order.pop("run"))
+            job = Job(run, **{name: path and Path(path) for name, path in order.items()})
             job.carry_out(partial(report, job.out.name))
     except UserError as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The demo: digits become networks, and models that see their weights alone edit them and read them: `run_demo`."""
+"""The demo: digits become networks, and models that see only their weights edit and read them: `run_demo`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from neuralfunctionals.config import DataConfig, Run, with_steps, with_values
-from neuralfunctionals.data import FitPlan, Store, WeightDataset, fit_dataset, open_images
+from neuralfunctionals.data import Store, WeightDataset
 from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.inr import render_images
 from neuralfunctionals.machine import num_cores
-from neuralfunctionals.registry import find_run
+from neuralfunctionals.registry import TASKS, find_run
 from neuralfunctionals.report import read_runs, write_report
 from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.runs.datasets import dataset_for
 from neuralfunctionals.runs.execute import measure, open_run
 from neuralfunctionals.runs.workers import Job, carry_out
 from neuralfunctionals.weight_space import NeuronPermutation
@@ -45,7 +46,6 @@ RUNS: dict[str, DemoRun] = {
 """What is trained, longest first."""
 SHIPPED_MODELS = {"edit": "digits-dilate", "classify": "digits-classify"}
 """The models that come with the package and do the same, trained for longer on more networks."""
-_METRICS = {"edit": "mse", "classify": "accuracy"}
 
 
 def describe(name: str, scale: str = "small") -> Run:
@@ -87,9 +87,7 @@ def run_demo(
     data = describe("editor", scale).data
     assert isinstance(data, DataConfig)
     unseen = replace(data, images="mnist-unseen", fit="default")  # as shipped models know them
-    num_networks = sum(
-        _fit(out / name, name, config, report) for name, config in ((_NETWORKS, data), (_UNSEEN, unseen))
-    )
+    num_networks = sum(_fit(out / name, config, report) for name, config in ((_NETWORKS, data), (_UNSEEN, unseen)))
     _train_all(out, scale, report)
     shown = read_runs(out / name for name in reversed(RUNS))
     write_report(shown, out / _REPORT, title="The demo: networks read and edited")
@@ -111,22 +109,16 @@ def _require_own(out: Path) -> None:
         raise UserError(f"Expected a directory for the demo, but {out} is a file. Name another with --out.")
 
 
-def _fit(out: Path, name: str, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
-    """The networks that are missing; returns how many there are."""
-    plan = FitPlan.make(open_images(data.images), recipe=data.fit, limit=data.limit)
-    total, done = plan.header.num_items, len(WeightDataset(out)) if _has_networks(out) else 0
+def _fit(out: Path, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
+    """Fits the networks that are missing; returns how many there are in all."""
+    done = len(WeightDataset(out)) if Store.is_at(out) and Store(out).has_shard(0) else 0
 
-    def advance(count: int, psnr_db: Sequence[float]) -> None:
+    def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
         nonlocal done
         done += count
-        report(name, done, total)
+        report(out.name, done, total)
 
-    fit_dataset(plan, out, progress=advance)
-    return total
-
-
-def _has_networks(out: Path) -> bool:
-    return Store.is_at(out) and Store(out).has_shard(0)
+    return len(dataset_for(data, out, progress=advance))
 
 
 def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -> None:
@@ -140,17 +132,17 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
 
 
 def _results(out: Path) -> list[dict[str, Any]]:
-    """How every model does on networks of digits that none has seen, below what is had without one."""
+    """The metric of every model on networks of digits that none has seen, after the baseline without a model."""
     unseen = WeightDataset(out / _UNSEEN)
     rows: list[dict[str, Any]] = []
-    for task, without in (("edit", "no edit"), ("classify", "chance")):
-        metric = _METRICS[task]
+    for task, shipped in SHIPPED_MODELS.items():
+        metric = TASKS[task].metric
         names = [name for name in reversed(RUNS) if RUNS[name].recipe.startswith(f"{task}/")]
-        for name, training in [*((out / name, "now") for name in names), (SHIPPED_MODELS[task], "shipped")]:
+        for name, training in [*((out / name, "now") for name in names), (shipped, "shipped")]:
             opened = open_run(name)
             measured = measure(opened.task, unseen, "test", batch_size=100)
             if not rows or rows[-1]["task"] != task:
-                value = 0.1 if task == "classify" else measured["mse_no_edit"]
+                without, value = ("chance", 0.1) if task == "classify" else ("no edit", measured["mse_no_edit"])
                 rows.append({"task": task, "model": without, f"test_{metric}": value})
             result = opened.directory.read_result()
             rows.append(

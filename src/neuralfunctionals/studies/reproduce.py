@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.config import SCALES, ZooConfig, with_values
+from neuralfunctionals.config import SCALES, Run, ZooConfig, with_values
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.report import (
@@ -64,7 +64,10 @@ def reproduce(
     for path in stores.values():
         WeightDataset(path)
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    every = [_job(planned, out, scale, threads, samples=samples, limit=limit, stores=stores) for planned in table.runs]
+    every = []
+    for planned in table.runs:
+        run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})
+        every.append(_job(planned, run, out, stores.get(run.recipe)))
     for config in dict.fromkeys(job.run.data for job in every if job.data is None):
         dataset_for(config, progress=fitting)
     left = [job for job in every if not RunDirectory(job.out).is_finished]
@@ -99,26 +102,15 @@ def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
     return [results_table(of_task) for of_task in group(runs, by="family").values()]
 
 
-def _job(
-    planned: Planned,
-    out: Path,
-    scale: str,
-    threads: int,
-    *,
-    samples: bool,
-    limit: int | None,
-    stores: Mapping[str, str | os.PathLike[str]],
-) -> Job:
+def _job(planned: Planned, run: Run, out: Path, store: str | os.PathLike[str] | None) -> Job:
     """A run of the table and where it goes; each has a process of its own, with its own threads and random numbers."""
-    run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})
-    store = stores.get(run.recipe)
     if planned.encoder is None:
         return Job(run, out / (run.name + _suffix(planned)), None if store is None else Path(store))
-    encoder = out / (planned.encoder.at(scale).name + _suffix(planned.encoder))
+    encoder = out / (planned.encoder.at(run.scale).name + _suffix(planned.encoder))
     path = out / f"{run.name}-of-{planned.encoder.model}{_suffix(planned.encoder)}"
     return Job(run, path, out / f"latents-of-{encoder.name}", encoder)
 
 
 def _suffix(planned: Planned) -> str:
-    """What tells a run from the recipe's own."""
+    """The part of a directory's name that tells a run from the recipe's own."""
     return "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in planned.changes)

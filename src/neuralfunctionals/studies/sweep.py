@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def sweep(
     """
     try:
         import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
         from optuna.trial import TrialState
     except ImportError as error:
         raise UserError("A sweep needs Optuna: pip install 'neuralfunctionals[sweep]'.") from error
@@ -70,13 +73,16 @@ def sweep(
         raise UserError(f"Expected at least one trial, but got {trials}.")
     out, space = Path(out), search_space(run)
     task = find_task(run.recipe)
-    shared = study is not None and "://" in os.fspath(study)
+    study = os.fspath(study or out / "study.journal")
+    shared = "://" in study
+    if not shared:
+        Path(study).parent.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         found = optuna.create_study(
             study_name=run.name,
-            storage=os.fspath(study or "") if shared else _journal(Path(study or out / "study.journal")),
+            storage=study if shared else JournalStorage(JournalFileBackend(study)),
             sampler=optuna.samplers.BruteForceSampler(seed=run.seed),
             direction="maximize" if task.higher_is_better else "minimize",
             load_if_exists=True,
@@ -88,14 +94,16 @@ def sweep(
 
     def objective(trial: Any) -> float:
         values = {name: trial.suggest_categorical(name, choices) for name, choices in space.items()}
-        path = out / f"trial-{_digest(values)}"
+        # Named after its values: a trial begun again finds its directory.
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+        path = out / f"trial-{digest}"
         trial.set_user_attr("run", path.name)
         begun = RunDirectory(path).is_run
         result = execute(with_values(run, values), path, data=data, resume=begun, progress=False, fitting=fitting)
         return result["val"][task.metric]
 
     report = progress or (lambda done, total: None)
-    count = min(trials, _combinations(space))
+    count = min(trials, math.prod(map(len, space.values())))
     while (done := len(found.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))) < count:
         report(done, count)
         found.optimize(objective, n_trials=1)
@@ -108,23 +116,3 @@ def sweep(
         "best": found.best_params,
         "run": os.fspath(out / found.best_trial.user_attrs["run"]),
     }
-
-
-def _journal(file: Path) -> Any:
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(os.fspath(file)))
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    """A name for a combination: a trial begun again finds its directory."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _combinations(space: Space) -> int:
-    count = 1
-    for choices in space.values():
-        count *= len(choices)
-    return count

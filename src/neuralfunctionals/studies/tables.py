@@ -22,7 +22,7 @@ class Planned:
     encoder: Planned | None = None
     """The autoencoder whose latents it reads."""
     changes: Fields = ()
-    """What is not as in the recipe."""
+    """Fields that differ from the recipe."""
 
     def at(self, scale: str, *, samples: bool = False, limit: int | None = None) -> Run:
         """The run at a scale, from full image sets or from embedded samples of them."""
@@ -59,17 +59,17 @@ _IMAGES: Fields = (("model.probes", 16),)
 """The same for CNNs, with learned images."""
 _RAW: Fields = (("canonical", "none"),)
 """Sine networks as they are, signs and phases included."""
+
+
+def _with_probes(recipe: str, models: tuple[str, ...]) -> tuple[Planned, ...]:
+    """Runs of these models, and of the best of them with probes."""
+    return (*(Planned(recipe, model) for model in models), Planned(recipe, "neuron-graph", changes=_PROBES))
+
+
 _EDITORS = ("nfn-np", "nfn-hnp", "nft", "nft-states", "neuron-graph")
 _TABLE_2 = PaperTable(
     "Tables 2 and 4, Figure 4: error of edited INRs",
-    tuple(
-        planned
-        for recipe in _recipes("edit")
-        for planned in (
-            *(Planned(recipe, model) for model in _EDITORS),
-            Planned(recipe, "neuron-graph", changes=_PROBES),
-        )
-    ),
+    tuple(planned for recipe in _recipes("edit") for planned in _with_probes(recipe, _EDITORS)),
 )
 _TABLE_3 = PaperTable(
     "Table 3: rank correlation of predicted and true test accuracies of CNNs",
@@ -83,14 +83,7 @@ _TABLE_3 = PaperTable(
 _ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")
 _TABLE_5 = PaperTable(
     "Table 5, Figure 3: error of Inr2Array's reconstructions",
-    tuple(
-        planned
-        for images in SAMPLES
-        for planned in (
-            *(Planned(f"inr2array/{images}", encoder) for encoder in _ENCODERS),
-            Planned(f"inr2array/{images}", "neuron-graph", changes=_PROBES),
-        )
-    ),
+    tuple(planned for recipe in _recipes("inr2array") for planned in _with_probes(recipe, _ENCODERS)),
 )
 _CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft", "nft-states", "neuron-graph")
 _SEEDED = ("nfn-hnp", "nft-states", "neuron-graph")

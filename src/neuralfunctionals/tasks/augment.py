@@ -41,9 +41,9 @@ class Augmentation:
         return self.kind != "none"
 
     def move(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """The networks, each moved by a map of its own."""
+        """Moves each network by its own random map."""
         if self.kind == "turns":
-            return turn_networks(networks, _draw_turns(len(networks), 8))
+            return turn_networks(networks, torch.randint(8, (len(networks),)))
         if self.kind == "affine":
             matrix, shift = AffineMaps(mirror=self.mirror).sample(len(networks))
             device = networks.tensor.device
@@ -53,10 +53,7 @@ class Augmentation:
     def turn_with(
         self, networks: WeightSpaceFeatures, images: Float[Tensor, "B H W C"]
     ) -> tuple[WeightSpaceFeatures, Float[Tensor, "B H W C"]]:
-        """Networks and pictures, turned alike; pictures that are not square are reflected only."""
-        turns = _draw_turns(len(networks), 8 if images.shape[1] == images.shape[2] else 4).to(images.device)
+        """Turns networks and their pictures the same way; pictures that are not square are only reflected."""
+        kinds = 8 if images.shape[1] == images.shape[2] else 4
+        turns = torch.randint(kinds, (len(networks),)).to(images.device)
         return turn_networks(networks, turns), turn_images(images, turns)
-
-
-def _draw_turns(count: int, kinds: int) -> Tensor:
-    return torch.randint(kinds, (count,))

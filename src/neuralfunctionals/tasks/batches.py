@@ -25,7 +25,7 @@ READ_AHEAD = 256
 
 
 def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, such as those of run, step and process; close numbers give unlike seeds."""
+    """One seed from several numbers, such as those of run, step and process; similar numbers give unrelated seeds."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -43,16 +43,13 @@ class Curves(Callback):
     def _elapsed(self) -> float:
         return self.seconds + (0.0 if self._since is None else self._clock() - self._since)
 
-    def _pause(self) -> None:
-        self.seconds, self._since = self._elapsed(), None
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._rows = [row for row in self.run.read_curve() if row["step"] <= trainer.global_step]
         self._clock = time.process_time if trainer.strategy.root_device.type == "cpu" else time.perf_counter
         self._since = self._clock()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._pause()
+        self.seconds, self._since = self._elapsed(), None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("val/")}

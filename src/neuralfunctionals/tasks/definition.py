@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_type_hints
 
-from neuralfunctionals.config import SAMPLES, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+from neuralfunctionals.config import (
+    SAMPLES,
+    TINY_ZOO,
+    DataConfig,
+    OptimizerConfig,
+    Run,
+    Scale,
+    TrainingConfig,
+    ZooConfig,
+)
 
 Output: TypeAlias = Literal["networks", "vector", "autoencoder"]
 """What a model gives: features of the same networks, one vector for each, or a latent array and networks from it."""
@@ -40,6 +49,11 @@ class ModelSettings:
     steps: int = 1000
     """Steps that take ten minutes of one core."""
 
+    def also(self, **changes: Any) -> ModelSettings:
+        """The same with further options at some scales, or with another budget."""
+        scales = {name: {**getattr(self, name), **changes.pop(name, {})} for name in ("tiny", "small", "paper")}
+        return replace(self, **scales, **changes)
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -47,8 +61,8 @@ class Recipe:
 
     summary: str
     reproduces: str = ""
-    images: str = "mnist"
-    """The full image set behind it."""
+    images: str = "mnist-sample"
+    """The image set behind it; at the scale `tiny`, an embedded sample stands in for it."""
     task: Any = None
     """The task's settings, where they are not its defaults."""
     of: Any = field(default=None, repr=False, compare=False)
@@ -128,8 +142,8 @@ class TaskDefinition:
     """By the second word of their names."""
     settings: Mapping[str, ModelSettings] = field(default_factory=dict)
     """Models that it has settings for; other models get the defaults."""
-    make: Callable[[Recipe, str, Scale, str], Run] | None = None
-    """The run of a recipe, by its full name, at a scale for a model. Defaults to `default_run`."""
+    fields: Callable[[Recipe, str, Scale], Mapping[str, Any]] = lambda recipe, model, scale: {}
+    """Fields of a recipe's run, by model and scale, that are not as `make_run` has them for all tasks."""
     output: Output = "vector"
     out_channels: Callable[[Any, Any], int] = lambda config, spec: 1
     """`out_channels` of its models, from its settings and the spec of the networks."""
@@ -148,7 +162,7 @@ class TaskDefinition:
     """Columns of its table. Defaults to the metric on train and test networks."""
     pictures: tuple[Picture, ...] = ()
     baseline: tuple[str, str | Callable[[Mapping[str, Any]], float]] | None = None
-    """What is had without any model: its name, and the metric that measures it, or its value from the settings."""
+    """The result without any model: its name, and the metric that measures it, or its value from the settings."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"recipes": {name: replace(r, of=self) for name, r in self.recipes.items()}}
@@ -164,7 +178,7 @@ class TaskDefinition:
 
 
 def config_of(task: type[Any]) -> type[Any]:
-    """A dataclass of a task's own arguments, those with defaults, for tasks that have not written one."""
+    """A dataclass made from a task's own arguments that have defaults, for tasks that do not define one."""
     hints = get_type_hints(task.__init__)
     not_its_own = {"model", "optimizer", "seed", "omega", "convention", "source"}
     own = [p for p in list(inspect.signature(task).parameters.values()) if p.name not in not_its_own]
@@ -175,47 +189,28 @@ def config_of(task: type[Any]) -> type[Any]:
 # Runs at a scale.
 
 
-def default_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    """The run of a task that has no recipes of its own: the settings' options, steps by scale."""
-    settings = recipe.of.settings.get(model, ModelSettings())
-    run = Run(
-        name, scale, model, model=dict(settings.paper), task=recipe.task or recipe.of.config(), data=recipe.of.data()
-    )
-    small = timed(run, "long" if scale == "paper" else "small" if scale == "tiny" else scale, settings)
-    return small_enough(small, settings, recipe.images) if scale == "tiny" else replace(small, scale=scale)
-
-
-_TIMES: dict[Scale, int] = {"small": 1, "long": 12}
-"""How many times the steps of `small` a scale has."""
-
-
-def timed(run: Run, scale: Scale, settings: ModelSettings, **changes: Any) -> Run:
-    """A run with as many steps as the scale has time for; warm-up, validations and running mean follow from them."""
-    steps = settings.steps * _TIMES[scale]
+def make_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
+    """The run of a recipe: options and steps by scale, and the fields that the task sets itself."""
+    task = recipe.of
+    settings = task.settings.get(model, ModelSettings())
+    steps = settings.steps * (12 if scale in ("long", "paper") else 1)
     optimizer = OptimizerConfig(
         "adamw",
         lr=settings.lr,
         weight_decay=0.01,
         beta2=0.98,
-        warmup_steps=min(500, steps // 16),
+        warmup_steps=5 if scale == "tiny" else min(500, steps // 16),
         schedule="cosine",
         clip_norm=1.0,
     )
     training = TrainingConfig(
         steps=steps, batch_size=settings.batch_size, val_every=settings.steps // 10, log_every=10, ema_decay=0.999
     )
-    return replace(run, scale=scale, model=dict(settings.small), optimizer=optimizer, training=training, **changes)
-
-
-def small_enough(run: Run, settings: ModelSettings, images: str) -> Run:
-    """A run of seconds, which proves the pipeline, not the model."""
-    networks = DataConfig(images=SAMPLES.get(images, images), limit=64, fit="fast")
-    zoo = ZooConfig(images=SAMPLES.get(images, images), count=40, epochs=12, batch_size=64, limit_images=600)
-    return replace(
-        run,
-        scale="tiny",
-        model=dict(settings.tiny),
-        data=zoo if isinstance(run.data, ZooConfig) else networks,
-        optimizer=replace(run.optimizer, warmup_steps=5),
-        training=TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5),
-    )
+    data = task.data(images=recipe.images)
+    if scale == "tiny":  # seconds: proves the pipeline, not the model
+        training = TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5)
+        less = {"limit": 64, "fit": "fast"} if task.data is DataConfig else TINY_ZOO
+        data = replace(data, images=SAMPLES.get(recipe.images, recipe.images), **less)
+    options = {"tiny": settings.tiny, "paper": settings.paper}.get(scale, settings.small)
+    run = Run(name, scale, model, dict(options), recipe.task or task.config(), data, optimizer, training)
+    return replace(run, **task.fields(recipe, model, scale))

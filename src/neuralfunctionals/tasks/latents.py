@@ -15,7 +15,7 @@ from neuralfunctionals.errors import UserError
 def nearest(
     latents: Float[Tensor, "N M D"], query: Float[Tensor, "Q M D"], k: int = 5
 ) -> tuple[Int[Tensor, "Q K"], Float[Tensor, "Q K"]]:
-    """The nearest known arrays to each asked one, and their Euclidean distances.
+    """The known arrays nearest to each query, and their Euclidean distances.
 
     Args:
         latents: The known arrays.

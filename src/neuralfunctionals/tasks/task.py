@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightS
 
 
 class TrainingDivergedError(UserError):
-    """The loss is not a number any more."""
+    """The loss is no longer finite."""
 
 
 class Task(LightningModule):
@@ -38,7 +38,7 @@ class Task(LightningModule):
     Args:
         model: The functional to train.
         optimizer: How to train it.
-        seed: Start of the random numbers.
+        seed: Random seed.
         form: Frequency and convention of the sine networks that the model reads; none for other networks. Networks of
             another form are converted before the model sees them.
     """
@@ -46,9 +46,9 @@ class Task(LightningModule):
     metric: ClassVar[str]
     """The metric that chooses the best model."""
     higher_is_better: ClassVar[bool] = False
-    """Which way the metric goes."""
+    """Whether a larger metric is better."""
     num_samples: ClassVar[int] = 16
-    """Test networks that `samples` is called with after training, at most."""
+    """Maximum number of test networks passed to `samples` after training."""
     needs_images: ClassVar[bool] = False
     """Whether `prepare` needs images; they are rendered from the networks where a dataset has none."""
 
@@ -131,14 +131,13 @@ class Task(LightningModule):
         dataset = dataset.with_images() if self.needs_images else dataset
         return dataset if self.form is None else dataset.in_form(self.form)
 
-    def form_of(self, networks: Any, form: SirenForm | None = None) -> SirenForm | None:
-        """The form of networks that someone hands over: as given, or else with the frequency of a `Siren`.
+    def form_of(self, modules: Sequence[nn.Module], form: SirenForm | None = None) -> SirenForm | None:
+        """The form of modules that someone hands over: as given, or else with the frequency of a `Siren`.
 
         None for others: what their spec does not tell is taken to be the model's own.
         """
-        if self.form is None or isinstance(networks, WeightSpaceFeatures):
+        if self.form is None:
             return form
-        modules = [networks] if isinstance(networks, nn.Module) else list(networks)
         omegas = {module.omega for module in modules if isinstance(module, Siren)}
         if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
             expected = "one frequency" if form is None else f"omega {form.omega:g}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
@@ -24,13 +24,11 @@ from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.checksums import require_intact
 from neuralfunctionals.files.writing import write_recorded
-from neuralfunctionals.run_directory import RunDirectory
+from neuralfunctionals.progress import Progress
+from neuralfunctionals.run_directory import REMEDY, RunDirectory
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
-from neuralfunctionals.tasks.progress import StepBar, StepReport
 from neuralfunctionals.tasks.task import Task
-
-_BEGIN_AGAIN = "Restore it from a copy, or begin the run again with --force."
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -43,7 +41,7 @@ class WholeFiles(TorchCheckpointIO):
         write_recorded(Path(path), data.getvalue())
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = True) -> dict[str, Any]:
-        require_intact(Path(path), _BEGIN_AGAIN)
+        require_intact(Path(path), REMEDY)
         try:
             found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
             if not isinstance(found, dict) or "state_dict" not in found:
@@ -51,7 +49,36 @@ class WholeFiles(TorchCheckpointIO):
             return found
         except Exception as error:  # whatever torch says about bytes that are no checkpoint
             reason = str(error).strip().partition("\n")[0][:200]
-            raise UserError(f"{path} is damaged or no checkpoint: {reason}. {_BEGIN_AGAIN}") from error
+            raise UserError(f"{path} is damaged or no checkpoint: {reason}. {REMEDY}") from error
+
+
+class StepReport(Callback):
+    """Reports the number of steps done and in all, on a bar also the loss and the metric.
+
+    Args:
+        progress: The bar, or what to call.
+    """
+
+    def __init__(self, progress: Progress | Callable[[int, int], None]) -> None:
+        self.progress = progress
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._report(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._report(trainer)
+
+    def _report(self, trainer: Trainer) -> None:
+        if not trainer.is_global_zero:
+            return
+        done, total = trainer.global_step, int(trainer.estimated_stepping_batches)
+        if isinstance(self.progress, Progress):
+            state = " ".join(f"{name} {float(value):.4f}" for name, value in trainer.progress_bar_metrics.items())
+            self.progress.update("training", done, total, state)
+        else:
+            self.progress(done, total)
 
 
 def train(
@@ -96,14 +123,13 @@ def train(
         callbacks.append(WeightAveraging(avg_fn=partial(_average, decay=config.ema_decay)))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
-    if callable(progress):
-        callbacks.append(StepReport(progress))
-    elif progress:
-        callbacks.append(StepBar())
+    shown = Progress("steps")
+    if progress:
+        callbacks.append(StepReport(shown if progress is True else progress))
     # Last: its checkpoint holds what the others know after the validation.
     callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
 
-    with _quiet():
+    with _quiet(), shown:
         trainer = Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
@@ -118,7 +144,7 @@ def train(
             plugins=[WholeFiles()],
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=progress is True,
+            enable_progress_bar=False,  # ours has the steps of the whole run
             num_sanity_val_steps=0,
             log_every_n_steps=config.steps,  # the curve logs
         )
@@ -138,8 +164,8 @@ def train(
         last, kept = (run.checkpoints / name for name in ("last.ckpt", "best.ckpt"))
         if last.exists():
             if not kept.exists():
-                raise UserError(f"{kept} is missing. {_BEGIN_AGAIN}")
-            require_intact(kept, _BEGIN_AGAIN)
+                raise UserError(f"{kept} is missing. {REMEDY}")
+            require_intact(kept, REMEDY)
         try:
             trainer.fit(task, batches, validation, ckpt_path=last if last.exists() else None, weights_only=True)
         except SystemExit as stopped:  # how Lightning leaves after Ctrl-C

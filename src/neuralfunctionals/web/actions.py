@@ -1,9 +1,10 @@
-"""How the page's actions run: `guarded`, `OPTIONS`."""
+"""How the page's actions run: `guarded`, `OPTIONS`; and the scripts that call them: `script`."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # One action at a time: more would only slow each other down.
@@ -25,3 +26,14 @@ def guarded(action: Callable[..., Any]) -> Callable[..., Any]:
             raise gr.Error("Something went wrong here. Try again.", print_exception=False) from error
 
     return run
+
+
+def script(name: str, max_bytes: int) -> str:
+    """One of the page's own scripts, behind the functions that all share.
+
+    Args:
+        name: Its file.
+        max_bytes: The largest file that it sends.
+    """
+    shared, own = (Path(__file__).with_name(file).read_text() for file in ("files.js", name))
+    return shared + own.replace("MAX_BYTES", str(max_bytes))

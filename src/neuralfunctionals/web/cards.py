@@ -31,6 +31,12 @@ def figure(url: str, caption: str, kind: str = "", alt: str = "") -> str:
     return f'<figure class="nf-figure {kind}">{image}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
+def pair(before: str, after: str, *more: str, identity: str = "") -> str:
+    """Two figures with an arrow between them, and perhaps more beside them."""
+    attribute = f' id="{identity}"' if identity else ""
+    return f'<div class="nf-pair"{attribute}>{before}<span class="nf-arrow">→</span>{after}{"".join(more)}</div>'
+
+
 def empty_card(text: str) -> str:
     """What stands where there is nothing yet."""
     return f'<div class="nf-empty">{escape(text)}</div>'
@@ -93,12 +99,10 @@ def _history(exhibit: Exhibit) -> str:
 
 def _weights(exhibit: Exhibit) -> str:
     parts = []
-    for kind, layer in [(k, n) for n in (1, 2, 3) for k in ("weight", "bias")]:
-        if (layer, kind) not in _COLUMNS:
-            continue
+    for (layer, kind), words in _COLUMNS.items():
         url, width = _weight_picture(exhibit, layer, kind)
         image = f'<img src="{url}" alt="{kind}s of layer {layer}" data-group="{kind}{layer}">'
-        caption = f"<figcaption>{_COLUMNS[layer, kind]}</figcaption>"
+        caption = f"<figcaption>{words}</figcaption>"
         parts.append(f'<figure class="nf-figure nf-weights" style="--columns:{width}">{image}{caption}</figure>')
     return f'<div class="nf-matrices" id="nf-weights">{"".join(parts)}</div>'
 
@@ -125,8 +129,7 @@ def edit_card(exhibit: Exhibit) -> str:
         if edited and not symmetric
         else "An editor sees only the numbers and answers with new ones."
     )
-    pair = f'<div class="nf-pair" id="nf-image">{fitted}<span class="nf-arrow">→</span>{now}</div>'
-    return f'{pair}<p class="nf-note">{text}</p>'
+    return f'{pair(fitted, now, identity="nf-image")}<p class="nf-note">{text}</p>'
 
 
 def _now(exhibit: Exhibit) -> str:
@@ -169,14 +172,9 @@ def _answer(probabilities: Float[Tensor, "K"]) -> str:
     )
 
 
-def article(number: int) -> str:
-    """The indefinite article of a number below a hundred, as it is spoken.
-
-    Example:
-        >>> [f"{article(n)} {n}" for n in (1, 8, 10, 11, 18, 80)]
-        ['a 1', 'an 8', 'a 10', 'an 11', 'an 18', 'an 80']
-    """
-    return "an" if number in (11, 18) or str(number).startswith("8") else "a"
+def article(digit: int) -> str:
+    """The indefinite article of a digit, as it is spoken."""
+    return "an" if digit == 8 else "a"
 
 
 def percent(share: float) -> str:
@@ -201,19 +199,15 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         f'<tr id="nf-change-{name}"><th>{what}</th><td>{number}</td><td><b class="nf-{verdict}">{verdict}</b></td></tr>'
         for what, number, verdict, name in rows
     )
-    pictures = (
-        figure(_weight_picture(before, 2, "weight")[0], "before")
-        + '<span class="nf-arrow">→</span>'
-        + figure(_weight_picture(after, 2, "weight")[0], "after")
-        + figure(grey_url(after.image), "still shows", alt="what the network shows after")
-    )
+    old, new = (_weight_picture(exhibit, 2, "weight")[0] for exhibit in (before, after))
+    still = figure(grey_url(after.image), "still shows", alt="what the network shows after")
     verdict = (
         "The numbers are different, but it is the same network: no answer changed."
         if changes.same_answers
         else "One of the models gave a different answer: it was not built or trained for this symmetry."
     )
     return (
-        f'<div class="nf-pair">{pictures}</div><table class="nf-changes">'
+        f'{pair(figure(old, "before"), figure(new, "after"), still)}<table class="nf-changes">'
         f"<thead><tr><th></th><th>largest change</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
         f'<p class="nf-text" id="nf-verdict">{verdict}</p>'
     )

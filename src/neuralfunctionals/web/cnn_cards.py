@@ -6,7 +6,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.web.cards import figure, percent
+from neuralfunctionals.web.cards import figure, pair, percent
 from neuralfunctionals.web.cnns import CNN_SPEC, Cnn
 from neuralfunctionals.web.pictures import filters_url, signed_url
 
@@ -90,17 +90,14 @@ def shuffle_card(before: Cnn, after: Cnn) -> str:
     change = 100 * abs(after.predicted - before.predicted)
     same = change < 0.1
     amount = "less than 0.0001" if change < 1e-4 else f"{change:.2g}"
-    pair = (
-        figure(first_filters(before), "layer 1 before", "nf-filters")
-        + '<span class="nf-arrow">→</span>'
-        + figure(first_filters(after), "layer 1 after", "nf-filters")
-    )
+    old = figure(first_filters(before), "layer 1 before", "nf-filters")
+    new = figure(first_filters(after), "layer 1 after", "nf-filters")
     verdict = (
         "The filters changed places in every layer, and the prediction stayed the same."
         if same
         else "The prediction changed: this model was not built for the symmetry."
     )
     return (
-        f'<div class="nf-pair">{pair}</div><p class="nf-text" id="nf-cnn-verdict">{verdict} It moved by '
+        f'{pair(old, new)}<p class="nf-text" id="nf-cnn-verdict">{verdict} It moved by '
         f'<b class="nf-{"unchanged" if same else "changed"}" id="nf-cnn-change">{amount} percentage points</b>.</p>'
     )

@@ -7,10 +7,9 @@ from typing import Any
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.web import cards, cnn_cards
-from neuralfunctionals.web.actions import OPTIONS, guarded
+from neuralfunctionals.web.actions import OPTIONS, guarded, script
 from neuralfunctionals.web.cnns import CNN_SPEC, Cnn, samples
 from neuralfunctionals.web.exhibit import Models
-from neuralfunctionals.web.scripts import script
 from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES
 
 _INTRO = (

@@ -38,8 +38,6 @@ class Cnn:
     """The part of the test images that it gets right; not known of a visitor's own network."""
     predicted: float | None = None
     """What the predictor says, once it was asked."""
-    num_shuffles: int = 0
-    """How many times its neurons were shuffled."""
 
     @classmethod
     def from_source(cls, source: str) -> Cnn:
@@ -59,7 +57,7 @@ class Cnn:
     def shuffled(self, *, seed: int) -> Cnn:
         """Its hidden neurons in another order: the same function, and still to be read."""
         permutation = NeuronPermutation.random(CNN_SPEC, "HNP", torch.Generator().manual_seed(seed))
-        return replace(self, network=permutation(self.network), predicted=None, num_shuffles=self.num_shuffles + 1)
+        return replace(self, network=permutation(self.network), predicted=None)
 
 
 @functools.cache

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import CONVENTIONS
 from neuralfunctionals.web import cards
-from neuralfunctionals.web.actions import OPTIONS, guarded
+from neuralfunctionals.web.actions import OPTIONS, guarded, script
 from neuralfunctionals.web.digits import samples
 from neuralfunctionals.web.exhibit import OMEGA, SPEC, Exhibit, Models
 from neuralfunctionals.web.pictures import grey_url
-from neuralfunctionals.web.scripts import script
 from neuralfunctionals.web.uploads import MAX_BYTES, MAX_NETWORK_BYTES
 
 _INTRO = (
@@ -22,7 +22,6 @@ _INTRO = (
     "turns your digit into such numbers and hands them to other networks. These <b>never see a pixel</b>: they read "
     "and change the numbers.</p>"
 )
-_EDIT_LABELS = {"dilate": "Thicker", "erode": "Thinner", "gradient": "Outlines"}
 _CONVENTION_LABELS = {"paper": "row first, ±1", "dws": "column first, ±0.5"}
 _SCRAMBLE = (
     "<p class='nf-note'>The neurons of a layer have no order: swap two of them, and the network computes the same. The "
@@ -50,16 +49,12 @@ def build(models: Models) -> None:
         exhibit = exhibit.read(models)
         return exhibit, cards.reading_card(exhibit)
 
-    def edit(name: str) -> Callable[..., Any]:
+    def change(move: Callable[..., Exhibit]) -> Callable[..., Any]:
         def run(exhibit: Exhibit | None) -> tuple[Any, ...]:
-            exhibit = _require(exhibit).edited(models, name)
+            exhibit = move(_require(exhibit))
             return exhibit, *shown(exhibit)
 
         return run
-
-    def restore(exhibit: Exhibit | None) -> tuple[Any, ...]:
-        exhibit = _require(exhibit).restored()
-        return exhibit, *shown(exhibit)
 
     def scramble(move: Callable[..., Exhibit]) -> Callable[..., Any]:
         def run(exhibit: Exhibit | None) -> tuple[Any, ...]:
@@ -97,7 +92,7 @@ def build(models: Models) -> None:
         with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
             gr.HTML(cards.title(4, "Edit the numbers", "and the picture changes"))
             with gr.Row(elem_classes="nf-buttons"):
-                editors = {name: button(_EDIT_LABELS.get(name, name), name) for name in models.editors}
+                editors = {name: button(cards.EDIT_WORDS.get(name, name).capitalize(), name) for name in models.editors}
                 undo = button("Undo all", "undo")
             image = gr.HTML(cards.empty_card("A trained editor will change the weights, and with them the picture."))
         with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
@@ -117,14 +112,13 @@ def build(models: Models) -> None:
         js="(source, state) => [window.nfPad ? window.nfPad.source() : source, state]",
         **OPTIONS,
     )
+    changers = {name: (editors[name], partial(Exhibit.edited, models=models, name=name)) for name in editors}
     events = [fitted]
-    for name, editor in editors.items():
-        events.append(editor.click(guarded(edit(name)), state, [state, network, image], api_name=name, **OPTIONS))
-    events.append(undo.click(guarded(restore), state, [state, network, image], api_name="undo", **OPTIONS))
+    for name, (pressed, move) in {**changers, "undo": (undo, Exhibit.restored)}.items():
+        events.append(pressed.click(guarded(change(move)), state, [state, network, image], api_name=name, **OPTIONS))
     for number, event in enumerate(events):
-        event.success(
-            guarded(read), state, [state, reading], api_name="read" if number == 0 else f"read_{number}", **OPTIONS
-        )
+        name = f"read_{number}" if number else "read"
+        event.success(guarded(read), state, [state, reading], api_name=name, **OPTIONS)
     everything = [state, network, image, reading, changes]
     shuffle.click(guarded(scramble(Exhibit.shuffled)), state, everything, api_name="shuffle", **OPTIONS)
     flip.click(guarded(scramble(Exhibit.flipped)), state, everything, api_name="flip", **OPTIONS)

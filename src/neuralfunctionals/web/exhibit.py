@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import SirenForm, convert, fit, image_values, initial_weights, psnr, render_images
+from neuralfunctionals.inr import SirenForm, convert, fit, initial_weights, render_images
 from neuralfunctionals.inr.siren import CONVENTIONS
 from neuralfunctionals.tasks import ClassifyTask, EditTask, GeneralizationTask, ReconstructTask
 from neuralfunctionals.web.cnns import CNN_SPEC, shipped_predictor
@@ -121,13 +121,10 @@ class Exhibit:
         start = WeightSpaceFeatures.from_vectors(
             SPEC, initial_weights(SPEC, torch.zeros(1, 2, dtype=torch.int64), seed=seed)
         )
-        film = [Frame(0, _render(start))]
         # Training is the same up to where it stops: each of these is the last one at an earlier time.
-        for quality in FILM_DB:
-            early = fit(images, psnr_db=quality, seed=seed, omega=OMEGA, num_threads=1)
-            film.append(Frame(int(early.steps[0]), _render(early.features)))
-        result = fit(images, seed=seed, omega=OMEGA, num_threads=1)
-        film.append(Frame(int(result.steps[0]), _render(result.features)))
+        fits = [fit(images, psnr_db=quality, seed=seed, omega=OMEGA, num_threads=1) for quality in (*FILM_DB, None)]
+        film = [Frame(0, _render(start)), *(Frame(int(part.steps[0]), _render(part.features)) for part in fits)]
+        result = fits[-1]
         return cls(result.features, result.features, digit, float(result.psnr_db[0]), tuple(film))
 
     @classmethod
@@ -165,11 +162,6 @@ class Exhibit:
     def image(self) -> Float[Tensor, "H W"]:
         """What the network shows, in [-1, 1] up to the quality of the fit."""
         return _render(self.network) if self.reading is None else self.reading.image
-
-    @property
-    def digit_psnr_db(self) -> float | None:
-        """How well the network shows the digit now."""
-        return None if self.digit is None else float(psnr(self.image[None], image_values(self.digit[None])[..., 0]))
 
     def edited(self, models: Models, name: str) -> Exhibit:
         """Its weights changed by a trained editor."""

@@ -6,8 +6,7 @@ const [omega, convention] = element.querySelectorAll("[data-form]");
 let content = null;
 
 function open() {
-  const text = `network:${omega.value}:${convention.value}:${content}`;
-  window.nfPad.use(text);
+  window.nfPad.use(`network:${omega.value}:${convention.value}:${content}`);
 }
 
 acceptFiles(zone, element.querySelector("input[type=file]"), async (file) => {

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 
 @dataclass(frozen=True)
@@ -39,39 +30,19 @@ class ClassifyConfig:
     """Mirror every second network too."""
 
 
-_PAPER: dict[str, Any] = {"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1}
-_SMALL: dict[str, Any] = {
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "latent_channels": 64,
-    "head_channels": [256],
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
-_TINY: dict[str, Any] = {
-    "channels": 8,
-    "num_blocks": 1,
-    "hidden_channels": 16,
-    "num_heads": 2,
-    "latent_channels": 8,
-    "head_channels": [16],
-}
-_NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=2e-3, batch_size=64, steps=1500)
-_STATES = replace(
-    _NFT,
-    tiny={**_TINY, "neuron_states": 1, "state_channels": 8, "picture_size": 14},
-    small={
-        **_SMALL,
-        "neuron_states": 3,
-        "state_channels": 64,
-        "state_frequencies": 16,
-        "head_channels": [512],
-        "picture_size": 14,
-    },
-    paper={**_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    tiny={"latent_channels": 8, "head_channels": [16]},
+    small={"latent_channels": 64, "head_channels": [256]},
+    paper={"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1},
+    lr=2e-3,
+    batch_size=64,
+    steps=1500,
 )
+_DRAWS: dict[str, dict[str, Any]] = {
+    "tiny": {"picture_size": 14},
+    "small": {"picture_size": 14, "head_channels": [512]},
+}
+"""A model that draws a picture and reads the class off it."""
 _NFN = ModelSettings(
     tiny={"channels": [4], "num_frequencies": 4, "head_channels": [16]},
     small={
@@ -111,7 +82,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3750,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES).also(**_DRAWS),
     "nft": _NFT,
     "nfn-np": _NFN,
     "nfn-hnp": _NFN,
@@ -154,36 +125,29 @@ _EPOCH = {"mnist": 3515, "fashion": 4296, "cifar10": 3515}
 """Batches of 128 latents in the paper's training sets, with ten copies of each image."""
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings, images = _SETTINGS.get(model, ModelSettings()), recipe.images
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
     on_latents = model in _LATENT_MODELS
     if scale == "paper":
-        return _paper(recipe, name, model, settings, on_latents=on_latents)
-    plain = Run(name, scale, model, task=ClassifyConfig(), data=DataConfig(images=images))
-    if not on_latents:
-        # Only a model that reads the class off the picture gains by caring for little else.
-        weight = 64.0 if "picture_size" in settings.small else 1.0
-        task = ClassifyConfig(augment="affine", mirror=images != "mnist", decode_size=14, decode_weight=weight)
-        plain = replace(plain, task=task, canonical="sine")
-    run = timed(plain, "small" if scale == "tiny" else scale, settings)
-    return small_enough(run, settings, images) if scale == "tiny" else run
+        return _paper_fields(recipe.images, on_latents=on_latents)
+    if on_latents:
+        return {}
+    # Only a model that reads the class off the picture gains by caring for little else.
+    weight = 64.0 if model in _SETTINGS and "picture_size" in _SETTINGS[model].small else 1.0
+    task = ClassifyConfig(augment="affine", mirror=recipe.images != "mnist", decode_size=14, decode_weight=weight)
+    return {"task": task, "canonical": "sine"}
 
 
-def _paper(recipe: Recipe, name: str, model: str, settings: ModelSettings, *, on_latents: bool) -> Run:
+def _paper_fields(images: str, *, on_latents: bool) -> dict[str, Any]:
     """The appendix: 100 epochs of 128 latents with mixup, or the autoencoder's 200,000 steps for those of weights."""
-    epoch = _EPOCH[recipe.images]
-    return Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
-        data=DataConfig(images=recipe.images, copies=20 if recipe.images == "cifar10" and not on_latents else 10),
-        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=0 if on_latents else 10_000),
-        training=TrainingConfig(steps=100 * epoch, batch_size=128, val_every=epoch, log_every=50, patience=10)
+    epoch = _EPOCH[images]
+    return {
+        "task": ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
+        "data": DataConfig(images=images, copies=20 if images == "cifar10" and not on_latents else 10),
+        "optimizer": OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=0 if on_latents else 10_000),
+        "training": TrainingConfig(steps=100 * epoch, batch_size=128, val_every=epoch, log_every=50, patience=10)
         if on_latents
         else TrainingConfig(steps=200_000, batch_size=32, val_every=2000, log_every=50, patience=10),
-    )
+    }
 
 
 def _out_channels(config: ClassifyConfig, spec: Any) -> int:
@@ -223,7 +187,7 @@ TASK = TaskDefinition(
         for images in SAMPLES
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     out_channels=_out_channels,
     latent_models=_LATENT_MODELS,
     search=_search,

@@ -53,7 +53,7 @@ class ClassifyTask(Task):
         augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
         mirror: Whether every second network is mirrored too.
         optimizer: How to train.
-        seed: Start of the random numbers.
+        seed: Random seed.
     """
 
     metric: ClassVar[str] = TASK.metric

@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    COST,
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.config import OptimizerConfig, Scale, TrainingConfig
+from neuralfunctionals.tasks.definition import COST, Column, ModelSettings, Picture, Published, Recipe, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 TURNABLE = ("dilate",)
 """Edits that commute with rotations and reflections. Kernels of 2 x 2 pixels do not, and neither do CLAHE's tiles."""
@@ -27,34 +18,22 @@ class EditConfig:
     """The task of editing."""
 
     edit: Literal["dilate", "erode", "gradient", "contrast"] = "dilate"
-    """What the edited networks shall show."""
+    """The edit to learn."""
     augment: Literal["none", "turns"] = "none"
     """Rotate and reflect training networks and targets at random; for dilate only."""
 
 
-_PAPER: dict[str, Any] = {
-    "channels": 256,
-    "num_blocks": 4,
-    "hidden_channels": 512,
-    "num_heads": 8,
-    "dropout": 0.1,
-    "fourier_scale": 3.0,
-}
-_SMALL: dict[str, Any] = {
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
-_TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "hidden_channels": 16, "num_heads": 2}
-_NFT = ModelSettings(_TINY, _SMALL, _PAPER, lr=3e-3, batch_size=32, steps=1500)
-_STATES = replace(
-    _NFT,
-    tiny={**_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
-    paper={**_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    paper={
+        "channels": 256,
+        "num_blocks": 4,
+        "hidden_channels": 512,
+        "num_heads": 8,
+        "dropout": 0.1,
+        "fourier_scale": 3.0,
+    },
+    lr=3e-3,
+    steps=1500,
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -65,7 +44,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES),
     "nft": _NFT,
     "nft-hnp": _NFT,
     "nfn-np": ModelSettings(
@@ -85,26 +64,18 @@ _SETTINGS: dict[str, ModelSettings] = {
 }
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings = _SETTINGS.get(model, ModelSettings())
-    if model == "nfn-hnp" and recipe.images == "cifar10":  # as many parameters as the others, also with colours
-        settings = replace(settings, paper={"channels": [147] * 3})
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
+    if scale != "paper":
+        augment = "turns" if recipe.task.edit in TURNABLE else "none"
+        return {"task": replace(recipe.task, augment=augment), "canonical": "sine"}
     # The appendix: 50,000 steps of 32 networks, Adam at 1e-3 after 10,000 steps of warm-up; 7 M parameters.
-    paper = Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=recipe.task,
-        data=DataConfig(images=recipe.images),
-        optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
-        training=TrainingConfig(steps=50_000, batch_size=32, val_every=1000, log_every=50),
-    )
-    if scale == "paper":
-        return paper
-    task = replace(recipe.task, augment="turns" if recipe.task.edit in TURNABLE else "none")
-    run = timed(paper, "small" if scale == "tiny" else scale, settings, task=task, canonical="sine")
-    return small_enough(run, settings, recipe.images) if scale == "tiny" else run
+    fields: dict[str, Any] = {
+        "optimizer": OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
+        "training": TrainingConfig(steps=50_000, batch_size=32, val_every=1000, log_every=50),
+    }
+    if model == "nfn-hnp" and recipe.images == "cifar10":  # as many parameters as the others, also with colours
+        fields["model"] = {"channels": [147] * 3}
+    return fields
 
 
 _PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
@@ -133,7 +104,7 @@ TASK = TaskDefinition(
         "cifar10-contrast": _recipe("cifar10", "contrast"),
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     output="networks",
     cost={**COST, "paper": "2 hours on a GPU (the paper's figure); about a week on two cores"},
     title="Editing networks",

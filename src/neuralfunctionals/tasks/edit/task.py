@@ -24,7 +24,7 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 
 class EditBatch(NamedTuple):
-    """Networks and what they shall show."""
+    """Networks and what they should show after the edit."""
 
     features: WeightSpaceFeatures
     target: Float[Tensor, "B H W C"]
@@ -46,7 +46,7 @@ class EditTask(Task):
         augment: `"turns"` rotates and reflects training networks and their targets at random; only for edits that
             commute with it, see `TURNABLE`.
         optimizer: How to train.
-        seed: Start of the random numbers.
+        seed: Random seed.
     """
 
     metric: ClassVar[str] = TASK.metric

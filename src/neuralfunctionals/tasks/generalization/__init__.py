@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
-from neuralfunctionals.tasks.definition import (
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-)
+from neuralfunctionals.config import TINY_ZOO, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 
 
 @dataclass(frozen=True)
@@ -42,11 +34,10 @@ _NFT = ModelSettings(
     batch_size=8,
     steps=800,
 )
-_STATES = replace(
-    _NFT,
-    tiny={**_NFT.tiny, "neuron_states": 2, "state_channels": 8},
-    small={**_NFT.small, "neuron_states": 2, "state_channels": 32},
-    paper={**_NFT.paper, "neuron_states": 2, "state_channels": 96},
+_STATES = _NFT.also(
+    tiny={"neuron_states": 2, "state_channels": 8},
+    small={"neuron_states": 2, "state_channels": 32},
+    paper={"neuron_states": 2, "state_channels": 96},
 )
 _NFN = ModelSettings(
     {"channels": [4, 4], "pooling": "HNP", "head_channels": [32]},
@@ -68,9 +59,9 @@ _SETTINGS: dict[str, ModelSettings] = {
     "nft-states": _STATES,
     "nft": _NFT,
     # For both NFTs validation chose between two poolings and two Fourier scales.
-    "nft-hnp": replace(_NFT, small={**_NFT.small, "pooling": "cross_attention"}),
+    "nft-hnp": _NFT.also(small={"pooling": "cross_attention"}),
     # Validation also chose no encoding: its many constant channels drown the weights' one.
-    "nfn-np": replace(_NFN, small={**_NFN.small, "io_encoding": "none"}, paper={**_NFN.paper, "standardize": True}),
+    "nfn-np": _NFN.also(small={"io_encoding": "none"}, paper={"standardize": True}),
     "nfn-hnp": _NFN,
     "statnn": ModelSettings(
         {"head_channels": [32]},
@@ -84,59 +75,37 @@ _SETTINGS: dict[str, ModelSettings] = {
 """Learning rate, of four by validation, and steps: the cheaper the model, the more."""
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings = _SETTINGS.get(model, ModelSettings())
-    paper = _paper(recipe, name, model, settings)
-    if scale == "paper":
-        return paper
-    small = _timed(paper, "small" if scale == "tiny" else scale, settings)
-    if scale != "tiny":
-        return small
-    assert isinstance(small.data, ZooConfig)
-    return replace(
-        small,
-        scale="tiny",
-        model=dict(settings.tiny),
-        data=replace(small.data, images=_SAMPLES[recipe.images], count=40, epochs=12, limit_images=600),
-        optimizer=replace(small.optimizer, lr=1e-2, warmup_steps=5),
-        training=TrainingConfig(steps=20, batch_size=4, val_every=10, log_every=5),
-    )
-
-
-def _paper(recipe: Recipe, name: str, model: str, settings: ModelSettings) -> Run:
-    """The appendix: 75,000 steps of 8 CNNs out of 12,000, Adam at 1e-3; 46 M parameters.
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
+    """At `paper` the appendix: 75,000 steps of 8 CNNs out of 12,000, Adam at 1e-3; 46 M parameters.
 
     The baselines as published: no warm-up, and standardized weights for NFN-NP alone. Validation chose HNP pooling and
     a Fourier scale of 3 over cross-attention and 10: `--model.pooling`, `--model.fourier_scale`.
+
+    At other scales smaller models, fewer steps and a rate that falls to zero; `long` has three times the steps of
+    `small`. The zoo has 800 CNNs of 25 epochs on up to 24,000 images, for SVHN 400 of 50 epochs on all, at batch 64.
     """
-    return Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=GeneralizationConfig("bce"),
-        data=ZooConfig(images=recipe.images, count=30_000, seed=_SEEDS[recipe.images]),
-        optimizer=OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000 if model.startswith("nft") else 0),
-        training=TrainingConfig(steps=75_000, batch_size=8, val_every=1500, log_every=50),
-    )
-
-
-def _timed(paper: Run, scale: Scale, settings: ModelSettings) -> Run:
-    """Smaller models, fewer steps and a rate that falls to zero; `long` has three times the steps of `small`.
-
-    The zoo has 800 CNNs of 25 epochs on up to 24,000 images, for SVHN 400 of 50 epochs on all, at batch 64.
-    """
-    assert isinstance(paper.data, ZooConfig)
+    zoo = ZooConfig(images=recipe.images, seed=_SEEDS[recipe.images])
+    if scale == "paper":
+        return {
+            "data": replace(zoo, count=30_000),
+            "optimizer": OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000 if model.startswith("nft") else 0),
+            "training": TrainingConfig(steps=75_000, batch_size=8, val_every=1500, log_every=50),
+        }
+    falling: dict[str, Any] = {"name": "adam", "schedule": "cosine", "clip_norm": 1.0}
+    if scale == "tiny":
+        return {
+            "data": replace(zoo, images=_SAMPLES[recipe.images], **TINY_ZOO),
+            "optimizer": OptimizerConfig(**falling, lr=1e-2, warmup_steps=5),
+            "training": TrainingConfig(steps=20, batch_size=4, val_every=10, log_every=5),
+        }
+    settings = _SETTINGS.get(model, ModelSettings())
     steps = 3 * settings.steps if scale == "long" else settings.steps
-    count, epochs, limit = (800, 25, 24_000) if paper.data.images == "cifar10" else (400, 50, None)
-    return replace(
-        paper,
-        scale=scale,
-        model=dict(settings.small),
-        data=replace(paper.data, count=count, epochs=epochs, batch_size=64, limit_images=limit),
-        optimizer=OptimizerConfig("adam", lr=settings.lr, warmup_steps=steps // 16, schedule="cosine", clip_norm=1.0),
-        training=TrainingConfig(steps=steps, batch_size=8, val_every=steps // 20, log_every=10),
-    )
+    count, epochs, limit = (800, 25, 24_000) if recipe.images == "cifar10" else (400, 50, None)
+    return {
+        "data": replace(zoo, count=count, epochs=epochs, batch_size=64, limit_images=limit),
+        "optimizer": OptimizerConfig(**falling, lr=settings.lr, warmup_steps=steps // 16),
+        "training": TrainingConfig(steps=steps, batch_size=8, val_every=steps // 20, log_every=10),
+    }
 
 
 def _search(run: Run) -> Space:
@@ -171,7 +140,7 @@ TASK = TaskDefinition(
         for name, images in {"cifar10-grey": "cifar10", "svhn-grey": "svhn-grey"}.items()
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     data=ZooConfig,
     cost={
         "tiny": "seconds",

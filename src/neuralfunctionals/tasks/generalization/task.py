@@ -46,7 +46,7 @@ class GeneralizationTask(Task):
         model: From features to one number for each network, the logit.
         loss: `"bce"` or `"mse"`.
         optimizer: How to train.
-        seed: Start of the random numbers.
+        seed: Random seed.
     """
 
     metric: ClassVar[str] = TASK.metric

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
-from neuralfunctionals.tasks.definition import (
-    Column,
-    ModelSettings,
-    Picture,
-    Published,
-    Recipe,
-    Space,
-    TaskDefinition,
-    small_enough,
-    timed,
-)
+from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
+from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 
 @dataclass(frozen=True)
@@ -24,7 +15,7 @@ class ReconstructConfig:
     """The task of an autoencoder."""
 
     target: Literal["inr", "image"] = "inr"
-    """What the decoded networks shall show: what the network shows, or the image that it was fitted to."""
+    """What the decoded networks should show: what the network shows, or the image that it was fitted to."""
     augment: Augment = "none"
     """Move training networks and targets at random: by mild affine maps, or by rotations and reflections."""
 
@@ -36,25 +27,10 @@ _PAPER: dict[str, Any] = {
     "grid_size": 4,
     "latent_channels": 256,
 }
-_NFT_PAPER: dict[str, Any] = {**_PAPER, "hidden_channels": 1024, "num_heads": 4}
 _SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256, "paint_size": 7}
-_NFT_SMALL: dict[str, Any] = {
-    **_SMALL,
-    "channels": 32,
-    "num_blocks": 2,
-    "hidden_channels": 64,
-    "num_heads": 4,
-    "standardize": True,
-    "fourier_scale": 0.3,
-}
 _TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16}
-_NFT_TINY: dict[str, Any] = {**_TINY, "hidden_channels": 16, "num_heads": 2}
-_NFT = ModelSettings(_NFT_TINY, _NFT_SMALL, _NFT_PAPER, lr=2e-3, batch_size=32, steps=2000)
-_STATES = replace(
-    _NFT,
-    tiny={**_NFT_TINY, "neuron_states": 1, "state_channels": 8},
-    small={**_NFT_SMALL, "neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
-    paper={**_NFT_PAPER, "neuron_states": 4},
+_NFT = NFT.also(
+    tiny=_TINY, small=_SMALL, paper={**_PAPER, "hidden_channels": 1024, "num_heads": 4}, lr=2e-3, steps=2000
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -72,7 +48,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _STATES,
+    "nft-states": _NFT.also(**NEURON_STATES),
     "nft": _NFT,
     "nfn": ModelSettings(
         _TINY,
@@ -86,25 +62,15 @@ _SETTINGS: dict[str, ModelSettings] = {
 """The encoders; the last two are the paper's."""
 
 
-def _make(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    settings = _SETTINGS.get(model, ModelSettings())
+def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
+    if scale != "paper":
+        return {"task": ReconstructConfig(augment="affine" if scale == "long" else "none"), "canonical": "sine"}
     # The appendix: 200,000 steps of 64 networks, ten for each image; 22 M parameters with the NFT encoder.
-    paper = Run(
-        name,
-        "paper",
-        model,
-        model=dict(settings.paper),
-        task=ReconstructConfig(),
-        data=DataConfig(images=recipe.images, copies=10),
-        optimizer=OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
-        training=TrainingConfig(steps=200_000, batch_size=64, val_every=2000, log_every=50, patience=10),
-    )
-    if scale == "paper":
-        return paper
-    task = ReconstructConfig(augment="affine" if scale == "long" else "none")
-    changes = {"task": task, "data": DataConfig(images=recipe.images), "canonical": "sine"}
-    run = timed(paper, "small" if scale == "tiny" else scale, settings, **changes)
-    return small_enough(run, settings, recipe.images) if scale == "tiny" else run
+    return {
+        "data": DataConfig(images=recipe.images, copies=10),
+        "optimizer": OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
+        "training": TrainingConfig(steps=200_000, batch_size=64, val_every=2000, log_every=50, patience=10),
+    }
 
 
 def _search(run: Run) -> Space:
@@ -138,7 +104,7 @@ TASK = TaskDefinition(
         images: Recipe(f"an invariant latent array of {images} INRs", "Table 5, Figure 3", images) for images in SAMPLES
     },
     settings=_SETTINGS,
-    make=_make,
+    fields=_fields,
     output="autoencoder",
     search=_search,
     title="Networks as arrays",

@@ -55,7 +55,7 @@ class ReconstructTask(Task):
         augment: How training networks are moved at random, and their targets with them: `"none"`, `"affine"` or
             `"turns"`, see `Augmentation`. Only `"turns"` moves images too.
         optimizer: How to train.
-        seed: Start of the random numbers.
+        seed: Random seed.
     """
 
     metric: ClassVar[str] = TASK.metric
@@ -110,11 +110,9 @@ class ReconstructTask(Task):
         return loss
 
     def score(self, batch: ReconstructBatch) -> dict[str, Float[Tensor, "B"]]:
-        return {"mse": self._errors(batch)}
-
-    def _errors(self, batch: ReconstructBatch) -> Float[Tensor, "B"]:
         size = _size(batch.image)
-        return reduce((self(batch.features, size) - self._target(batch, size)).square(), "B H W C -> B", "mean")
+        errors = (self(batch.features, size) - self._target(batch, size)).square()
+        return {"mse": reduce(errors, "B H W C -> B", "mean")}
 
     def _target(self, batch: ReconstructBatch, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
         """What is to be shown: the images, at their own size, or what the networks show, at any."""

@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from neuralfunctionals.cli.bars import several_bars
-from neuralfunctionals.progress_lines import ProgressLines
+from neuralfunctionals.progress import Progress, ProgressLines
 
 LINE = re.compile(r"(\w+): (\d+)/(\d+) \((\d+)%\), ([\d.e+]+) (\w+)/s, (\d+:\d\d:\d\d) left(?:, (.*))?")
 
@@ -78,10 +77,10 @@ def test_work_of_unknown_length_is_told_by_time_alone(capsys):
 
 
 def test_works_side_by_side_are_told_in_lines_of_their_own(capsys):
-    with several_bars() as report:
+    with Progress(from_zero=True) as progress:
         for done in (0, 1, 2):
-            report("editor", done, 2)
-            report("reader", done, 1 + done)
+            progress.update("editor", done, 2)
+            progress.update("reader", done, 1 + done)
     assert [line[:3] for line in lines_of(capsys)] == [
         ("editor", "1", "2"),
         ("reader", "1", "2"),
