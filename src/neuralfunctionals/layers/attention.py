@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -22,7 +23,7 @@ from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightS
 GlobalTerm = Literal["reduced", "full", "none"]
 
 
-class WeightSpaceSelfAttention(nn.Module):
+class WeightSpaceSelfAttention(Layer):
     r"""Self-attention between the weights and biases of a network.
 
     With $(Q, K, V)$ the projected weights and $(q, k, v)$ the projected biases,
@@ -70,7 +71,7 @@ class WeightSpaceSelfAttention(nn.Module):
         reduction: Literal["mean", "sum"] = "mean",
         max_vectors: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(spec, channels, channels)
         if channels % num_heads:
             raise UserError(
                 f"Expected channels divisible by the heads, but got {channels} channels and {num_heads} heads. "
@@ -81,8 +82,6 @@ class WeightSpaceSelfAttention(nn.Module):
                 "Expected global_term 'reduced', 'full' or 'none' and reduction 'mean' or 'sum', "
                 f"but got {global_term!r} and {reduction!r}."
             )
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
         self.num_heads = num_heads
         self.dropout = dropout
         self.symmetry: Symmetry = symmetry

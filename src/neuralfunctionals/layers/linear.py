@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.layers.folding import FoldedGroup, Reduction, shared_axes
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, N packed entries, C, D channels, n neurons of one layer.
 
 
-class Pointwise(nn.Module):
+class Pointwise(Layer):
     r"""A linear map of each entry's channels.
 
     $$ Y^{(i)}_{jk} = A^{(i)} W^{(i)}_{jk} + a^{(i)}, \qquad z^{(i)}_j = D^{(i)} b^{(i)}_j + d^{(i)} $$
@@ -30,12 +31,8 @@ class Pointwise(nn.Module):
         per_layer: One map for each layer's weights and one for its biases, or one for all entries.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, per_layer: bool = True) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__(spec, in_channels, out_channels)
         self.maps = nn.ModuleList(
             nn.Linear(in_channels, out_channels) for _ in range(len(spec.groups) if per_layer else 1)
         )
@@ -47,9 +44,6 @@ class Pointwise(nn.Module):
         return features.with_tensor(
             join_groups(self.spec, [f(x) for f, x in zip(self.maps, features.split(), strict=True)])
         )
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}"
 
 
 class _LinearDict(nn.ModuleDict):
@@ -77,7 +71,7 @@ class _Term:
         return cls(sources, [x for x in sources if not repeated or list(x[1]) == sorted(x[1])])
 
 
-class _EquivariantLinear(nn.Module):
+class _EquivariantLinear(Layer):
     r"""The general affine map that commutes with permutations of neurons, from a complete basis.
 
     Every output entry is a linear function of four things: the input entry at the same place, a summary of
@@ -111,9 +105,7 @@ class _EquivariantLinear(nn.Module):
         symmetry: Symmetry,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__(spec, in_channels, out_channels)
         self.symmetry: Symmetry = symmetry
         self.reduction: Reduction = reduction
         self.groups = FoldedGroup.of(spec, symmetry)
@@ -178,9 +170,6 @@ class _EquivariantLinear(nn.Module):
             for g, x, y in zip(self.groups, values, outputs, strict=True)
         ]
         return join_groups(self.spec, shaped)
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels, symmetry={self.symmetry}"
 
 
 class NPLinear(_EquivariantLinear):

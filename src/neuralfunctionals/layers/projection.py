@@ -5,20 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.layers.layer import Layer
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 
-class _KernelMap(nn.Module):
+class _KernelMap(Layer):
     """A linear map of each group's channels, where one side holds all kernel positions of a weight."""
 
-    spec: NetworkSpec
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, folds_input: bool) -> None:
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec, in_channels, out_channels)
         self.skeleton = spec.without_kernels()
-        self.in_channels, self.out_channels = in_channels, out_channels
         self.folds_input = folds_input
         self.maps = nn.ModuleList()
         for group in spec.groups:
@@ -38,9 +34,6 @@ class _KernelMap(nn.Module):
             else:
                 outputs.append(linear(part).unflatten(2, (k, self.out_channels)).flatten(1, 2))
         return torch.cat(outputs, dim=1)
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
 
 
 class Project(_KernelMap):
