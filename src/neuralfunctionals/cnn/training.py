@@ -273,16 +273,11 @@ def _logits(
     return einsum(pooled, weights[-1], "M B i, B o i -> M B o") + biases[-1]
 
 
-def _output_shape(shape: Sequence[int]) -> tuple[int, int]:
-    height, width = ((n - KERNEL) // STRIDE + 1 for n in shape)
-    return height, width
-
-
 def _num_positions(images: CnnImages) -> int:
-    total, shape = 0, images.pixels.shape[1:3]
+    total, (height, width) = 0, images.pixels.shape[1:3]
     for _ in range(CONVOLUTIONS):
-        shape = _output_shape(shape)
-        total += shape[0] * shape[1]
+        height, width = ((n - KERNEL) // STRIDE + 1 for n in (height, width))
+        total += height * width
     return total
 
 

@@ -15,7 +15,7 @@ from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.layers.projection import Project, Unproject
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, N packed entries, C channels, H heads, c channels of a head, G groups of entries,
 # T vectors that meet at one layer of neurons, n neurons of that layer; _O, _I neurons of neighbouring layers.
@@ -92,7 +92,7 @@ class WeightSpaceSelfAttention(Layer):
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.max_vectors = max_vectors
         self.slices = _find_slices(self.skeleton)
-        self.vectors = axis_vectors(self.skeleton) if self.is_plain_chain else []
+        self.vectors = _entries_of(self.slices, self.skeleton) if self.is_plain_chain else []
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -189,23 +189,6 @@ class WeightSpaceSelfAttention(Layer):
         return f"{self.spec}, channels={self.in_channels}, num_heads={self.num_heads}, symmetry={self.symmetry}"
 
 
-def axis_vectors(spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
-    """For each layer of neurons the entries of the vectors that meet there, as 32-bit numbers."""
-    return [
-        torch.cat([_vectors_over(axis, g) for g in spec.groups if axis in g.axes]).int()
-        for axis in range(spec.num_layers + 1)
-    ]
-
-
-def _vectors_over(axis: int, group: Group) -> Int[Tensor, "T n"]:
-    """Entries of a group: columns of the weights before the axis, rows of those after it, or the bias."""
-    # On the CPU also where a model is made without memory, on the meta device.
-    entries = torch.arange(group.start, group.stop, device="cpu").view(group.shape)
-    if group.kind == "bias":
-        return entries[None]
-    return entries.T if group.layer == axis else entries
-
-
 def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
     """For each axis the groups whose slices over its neurons meet there, and where the neurons stand in each.
 
@@ -226,6 +209,17 @@ def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
         if slices:
             found.append(slices)
     return found
+
+
+def _entries_of(slices: list[list[tuple[int, tuple[int, ...]]]], spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
+    """For each layer of neurons of a chain the entries of the vectors that meet there, as 32-bit numbers."""
+    # On the CPU also where a model is made without memory, on the meta device.
+    entries = torch.arange(spec.num_entries, dtype=torch.int32, device="cpu")
+    parts = [entries[g.start : g.stop].view(g.shape) for g in spec.groups]
+    return [
+        torch.cat([parts[n].movedim(place, -1).reshape(-1, parts[n].shape[place]) for n, (place,) in axis])
+        for axis in slices
+    ]
 
 
 class _NeuronDependentLinear(nn.Module):

@@ -155,7 +155,7 @@ class _EquivariantLinear(Layer):
         values = [group.fold_fixed(x) for group, x in zip(self.groups, features.split(), strict=True)]
         outputs: list[Tensor] = [values[0]] * len(values)
         for axes, term in self.terms.items():
-            pooled = [self.groups[n].pool_places(values[n], places, self.reduction) for n, places in term.sources]
+            pooled = [self.groups[n].pool(values[n], places, self.reduction) for n, places in term.sources]
             mapped = self._map(axes)(torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0])
             parts = mapped.split([self._output_sizes[n] for n, _ in term.targets], -1)
             for (n, places), y in zip(term.targets, parts, strict=True):

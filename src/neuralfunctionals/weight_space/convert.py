@@ -40,21 +40,8 @@ _NEURONWISE_FUNCTIONS = (
 # Between a convolution and a dense layer one of these must remove the positions.
 _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "squeeze")
 _SHAPE_FUNCTIONS = ("size", "getattr", "getitem", "dim", "ndimension", "numel")
-
-
-_ACTIVATIONS = {
-    "ReLU": "relu",
-    "Tanh": "tanh",
-    "GELU": "gelu",
-    "Sigmoid": "sigmoid",
-    "SiLU": "silu",
-    "Softsign": "softsign",
-    "Tanhshrink": "tanhshrink",
-    "Softplus": "softplus",
-    "Mish": "mish",
-    "SELU": "selu",
-    "relu_": "relu",
-}
+_ACTIVATION_MODULES = "ReLU Tanh GELU Sigmoid SiLU Softsign Tanhshrink Softplus Mish SELU".split()
+_ACTIVATIONS = {"relu_": "relu", **{name: name.lower() for name in _ACTIVATION_MODULES}}
 """Names of activations, besides functions that have the same name; only with their default arguments."""
 _KEEPS_VALUES = "Identity Dropout Flatten contiguous dropout flatten float double view reshape squeeze".split()
 
