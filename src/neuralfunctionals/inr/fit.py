@@ -269,7 +269,7 @@ def _train_torch(
     return _join(results)
 
 
-def _join(results: Sequence[_Trained]) -> _Trained:
+def _join(results: list[Any]) -> _Trained:
     parameters, errors, steps = (torch.cat(parts) for parts in zip(*results, strict=True))
     return parameters, errors, steps
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.layer import Layer
+from neuralfunctionals.layers.norm import spread_over_entries
 from neuralfunctionals.layers.projection import Project, Unproject
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
@@ -172,8 +173,7 @@ class WeightSpaceSelfAttention(Layer):
         entries = [part.flatten(1, -2) for part in (features if early else qkv).split()]
         pooled = torch.stack([x.mean(1) if self.reduction == "mean" else x.sum(1) for x in entries], dim=1)
         outputs = self._attend_tokens(self.to_qkv.shared(pooled) if early else pooled).unbind(1)
-        spread = [y[:, None].expand(-1, g.size, -1) for g, y in zip(self.skeleton.groups, outputs, strict=True)]
-        return features.with_tensor(torch.cat(spread, dim=1))
+        return features.with_tensor(spread_over_entries(self.skeleton, outputs))
 
     def _attend_tokens(self, qkv: Float[Tensor, "B T C3"]) -> Float[Tensor, "B T C"]:
         q, k, v = rearrange(qkv, "B T (s H c) -> s B H T c", s=3, H=self.num_heads)

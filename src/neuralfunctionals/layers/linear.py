@@ -96,19 +96,11 @@ class _EquivariantLinear(Layer):
     groups that have one axis twice (recurrent weights), terms on the diagonal are left out.
     """
 
-    def __init__(
-        self,
-        spec: NetworkSpec,
-        in_channels: int,
-        out_channels: int,
-        *,
-        symmetry: Symmetry,
-        reduction: Reduction = "mean",
-    ) -> None:
+    reduction: Reduction = "mean"
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
         super().__init__(spec, in_channels, out_channels)
-        self.symmetry: Symmetry = symmetry
-        self.reduction: Reduction = reduction
-        self.groups = FoldedGroup.of(spec, symmetry)
+        self.groups = FoldedGroup.of(spec, self.symmetry)
         shared = shared_axes(spec, self.groups)
         folds = [g.fold for g in self.groups]
         self.terms = {axes: _Term.of(axes, self.groups) for axes in shared}
@@ -186,9 +178,6 @@ class NPLinear(_EquivariantLinear):
         out_channels: Channels afterwards.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="NP")
-
 
 class HNPLinear(_EquivariantLinear):
     r"""The linear layer that commutes with permutations of the hidden neurons.
@@ -205,8 +194,7 @@ class HNPLinear(_EquivariantLinear):
         out_channels: Channels afterwards.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="HNP")
+    symmetry: Symmetry = "HNP"
 
 
 class DWSLinear(_EquivariantLinear):
@@ -227,10 +215,13 @@ class DWSLinear(_EquivariantLinear):
         reduction: `"mean"` or `"sum"` (linear), or `"max"` (the authors' choice for classification).
     """
 
+    symmetry: Symmetry = "HNP"
+
     def __init__(
         self, spec: NetworkSpec, in_channels: int, out_channels: int, *, reduction: Reduction = "mean"
     ) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="HNP", reduction=reduction)
+        super().__init__(spec, in_channels, out_channels)
+        self.reduction = reduction
 
     def reset_parameters(self) -> None:
         """Each map has the variance of Xavier's rule times twice its input over its output width; tiny biases."""

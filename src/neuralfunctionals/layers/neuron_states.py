@@ -21,8 +21,9 @@ from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.folding import FoldedGroup
 from neuralfunctionals.layers.image_probes import ImageProbes
+from neuralfunctionals.layers.norm import spread_over_entries
 from neuralfunctionals.layers.probes import Probes
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, n, m neurons of neighbouring layers, C channels of a state, G gates, c channels behind one
 # gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, V values of a neuron, F frequencies.
@@ -237,18 +238,13 @@ def take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures,
     """Each entry relative to the root mean square of its group in its network, and these."""
     squares = [x.flatten(1, -2).square().mean(1) for x in features.split()]
     scales = torch.stack(squares, dim=1).add(1e-12).sqrt()
-    return features.with_tensor(features.tensor / _spread(features.spec.groups, scales)), scales
+    return features.with_tensor(features.tensor / spread_over_entries(features.spec, scales.unbind(1))), scales
 
 
-def spread_scales(groups: Sequence[FoldedGroup], scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
+def spread_scales(states: NeuronStates, scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
     """The scale of each entry's group; 1 for entries between neurons that stay in place, few and perhaps all zero."""
-    kept = [scale if g.axes else torch.ones_like(scale) for g, scale in zip(groups, scales.unbind(1), strict=True)]
-    return _spread([g.group for g in groups], torch.stack(kept, dim=1))
-
-
-def _spread(groups: Sequence[Group], scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
-    pairs = zip(groups, scales.unbind(1), strict=True)
-    return torch.cat([scale[:, None].expand(-1, g.size, -1) for g, scale in pairs], dim=1)
+    pairs = zip(states.groups, scales.unbind(1), strict=True)
+    return spread_over_entries(states.spec, [scale if g.axes else torch.ones_like(scale) for g, scale in pairs])
 
 
 class Gates(nn.Module):

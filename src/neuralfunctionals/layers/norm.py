@@ -42,11 +42,12 @@ class LayerNorm(Layer):
 
 
 def spread_over_entries(
-    spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequence[Float[Tensor, "C"]]
-) -> Float[Tensor, "N C"]:
-    """Repeats one vector for each group over the entries of that group."""
+    spec: NetworkSpec, values: Sequence[Float[Tensor, "*B C"]] | Float[Tensor, "G C"]
+) -> Float[Tensor, "*B N C"]:
+    """Repeats one vector for each group, or one for each network, over the entries of that group."""
     # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
-    return torch.cat([v.expand(g.size, -1) for g, v in zip(spec.groups, values, strict=True)])
+    pairs = zip(spec.groups, values, strict=True)
+    return torch.cat([v.unsqueeze(-2).expand(*v.shape[:-1], g.size, -1) for g, v in pairs], dim=-2)
 
 
 class OutputScale(Layer):

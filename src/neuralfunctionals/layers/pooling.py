@@ -16,11 +16,10 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 class _Pool(Layer):
     """Reduces each group over its permutable neurons and joins what remains."""
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, symmetry: Symmetry, reduction: Reduction) -> None:
-        groups = FoldedGroup.of(spec, symmetry)
+    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
+        groups = FoldedGroup.of(spec, self.symmetry)
         super().__init__(spec, in_channels, in_channels * sum(g.fold for g in groups))
         self.groups = groups
-        self.symmetry: Symmetry = symmetry
         self.reduction: Reduction = reduction
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
@@ -40,9 +39,6 @@ class NPPool(_Pool):
         reduction: `"mean"`, `"sum"` or `"max"`.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
-        super().__init__(spec, in_channels, symmetry="NP", reduction=reduction)
-
 
 class HNPPool(_Pool):
     """As `NPPool`, but input and output neurons are kept apart as well.
@@ -55,8 +51,7 @@ class HNPPool(_Pool):
         reduction: `"mean"`, `"sum"` or `"max"`.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
-        super().__init__(spec, in_channels, symmetry="HNP", reduction=reduction)
+    symmetry: Symmetry = "HNP"
 
 
 class StatFeatures(Layer):

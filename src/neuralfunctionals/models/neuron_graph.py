@@ -149,7 +149,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden = self.write(states) + self.skip(relative)
         output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)
         # An edit is learned relative to what it edits: groups of entries differ in scale by factors of ten.
-        spread = spread_scales(self.states.groups, scales.mean(-1, keepdim=True))
+        spread = spread_scales(self.states, scales.mean(-1, keepdim=True))
         return self.scale(output).map(lambda x: x * spread)
 
     @classmethod

@@ -324,7 +324,7 @@ class NetworkSpec:
                 axes = tuple(Axis(**{**a, "activation": Activation.of(a["activation"])}) for a in data["axes"])
                 aliases = tuple((a, b) for a, b in data.get("aliases", ()))
                 return cls(axes=axes, groups=tuple(map(_read_group, data["groups"])), aliases=aliases, **known)
-            return cls(tuple(LayerSpec(**layer) for layer in data["layers"]), **known)
+            return cls(tuple(map(_read_layer, data["layers"])), **known)
         except (KeyError, TypeError) as error:
             raise UserError(
                 f"Expected a network spec such as {NetworkSpec.mlp([2, 1]).to_dict()}, but got {data!r}."
@@ -349,6 +349,11 @@ class NetworkSpec:
         return (
             f"{len(self.groups)} groups of {self.num_entries} entries with hidden axes of {', '.join(hidden)} neurons"
         )
+
+
+def _read_layer(data: Mapping[str, Any]) -> LayerSpec:
+    tuples = {name: tuple(data[name]) for name in ("kernel", "stride", "padding") if data.get(name) is not None}
+    return LayerSpec(**{**data, **tuples, "activation": Activation.of(data.get("activation"))})
 
 
 def _chain_layers(
