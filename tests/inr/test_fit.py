@@ -16,8 +16,7 @@ from neuralfunctionals.inr import (
     psnr,
     render,
 )
-from neuralfunctionals.inr.fit import mean_squared_gradients
-from neuralfunctionals.kernels import siren_fit
+from neuralfunctionals.inr.fit import _Job, _train_native, mean_squared_gradients
 
 needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
 ENGINES = ["torch", pytest.param("native", marks=needs_compiler)]
@@ -41,13 +40,13 @@ def batch(spec, count, points=60):
 
 def native_gradients(spec, parameters, points, targets, omega):
     """Errors and gradients of the compiled loop: what it stops at, and what one large step of descent subtracts."""
-    kernels.build([siren_fit.NAME])
-    options = {"use_adam": False, "betas": (0.0, 0.0), "epsilon": 1e-8, "cancelled": torch.zeros(1, dtype=torch.int32)}
-    given = (spec, parameters, points, targets, torch.tensor([1e3]))
-    stopped, errors, steps = siren_fit.fit_networks(*given, omega=omega, stop_error=math.inf, **options)
+    kernels.build(["siren_fit"])
+    step = FitRecipe(steps=1, learning_rate=1e3, schedule="constant", optimizer="sgd", beta1=0.0)
+    job = _Job(spec, points, omega, step, math.inf, 1, None, torch.device("cpu"))
+    stopped, errors, steps = _train_native(job, parameters, targets, lambda count: None)
     assert torch.equal(stopped, parameters)
     assert not steps.any()
-    moved = siren_fit.fit_networks(*given, omega=omega, stop_error=0.0, **options)[0]
+    moved = _train_native(replace(job, stop_error=0.0), parameters, targets, lambda count: None)[0]
     return errors, (parameters - moved) / 1e3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +22,14 @@ from neuralfunctionals.inr.form import SirenForm
 from neuralfunctionals.inr.metrics import psnr_from_error
 from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights
-from neuralfunctionals.kernels import siren_fit
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
+_KERNEL = "siren_fit"
+_MAX_LAYERS = 16
+"""Of the compiled engine."""
 _MAX_RESTARTS = 6
 # A fit counts as reached only with this much to spare, so that rendering elsewhere does not fall below it.
 _PSNR_MARGIN_DB = 0.005
@@ -198,9 +201,9 @@ def image_bytes(values: Float[Tensor, "*_shape"]) -> UInt8[Tensor, "*_shape"]:
 
 def choose_engine(engine: str, spec: NetworkSpec, device: str | torch.device = "cpu") -> Literal["native", "torch"]:
     """The engine that `fit` will use."""
-    suits = torch.device(device).type == "cpu" and spec.num_layers <= siren_fit.MAX_LAYERS
-    needs = f"the CPU and at most {siren_fit.MAX_LAYERS} layers"
-    return kernels.choose_engine(engine, siren_fit.NAME, suits=suits, needs=needs)
+    suits = torch.device(device).type == "cpu" and spec.num_layers <= _MAX_LAYERS
+    needs = f"the CPU and at most {_MAX_LAYERS} layers"
+    return kernels.choose_engine(engine, _KERNEL, suits=suits, needs=needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,28 +224,42 @@ _Trained = tuple[Float[Tensor, "B N"], Float64[Tensor, "B"], Int32[Tensor, "B"]]
 def _train_native(
     job: _Job, parameters: Float[Tensor, "B N"], targets: Float[Tensor, "B P O"], report: Callable[[int], None]
 ) -> _Trained:
-    recipe = job.recipe
-    rates = recipe.rates()
+    """Trains every network alone, on one thread and without the interpreter's lock."""
+    recipe, rates = job.recipe, job.recipe.rates()
+    widths, points = np.array(job.spec.widths, dtype=np.int32), job.points.contiguous()
     cancelled = torch.zeros(1, dtype=torch.int32)
-    # Every network is trained alone, so that the pieces change nothing but the grain of the progress bar.
+    # The pieces change nothing but the grain of the progress bar.
     pieces = torch.arange(len(parameters)).split(16)
 
     def run(piece: Tensor) -> _Trained:
-        result = siren_fit.fit_networks(
-            job.spec,
-            parameters[piece],
-            job.points,
-            targets[piece],
+        trained, target = parameters[piece].contiguous(), targets[piece].contiguous()
+        errors, steps = torch.zeros(len(piece), dtype=torch.float64), torch.zeros(len(piece), dtype=torch.int32)
+        status = kernels.call(
+            _KERNEL,
+            "fit_sirens",
+            len(piece),
+            ctypes.c_int32(job.spec.num_layers),
+            widths,
+            ctypes.c_float(job.omega),
+            len(points),
+            points,
+            target,
+            trained,
+            ctypes.c_int32(len(rates)),
             rates,
-            omega=job.omega,
-            use_adam=recipe.optimizer == "adam",
-            betas=(recipe.beta1, recipe.beta2),
-            epsilon=recipe.epsilon,
-            stop_error=job.stop_error,
-            cancelled=cancelled,
+            ctypes.c_int32(recipe.optimizer == "adam"),
+            ctypes.c_float(recipe.beta1),
+            ctypes.c_float(recipe.beta2),
+            ctypes.c_float(recipe.epsilon),
+            ctypes.c_double(job.stop_error),
+            steps,
+            errors,
+            cancelled,
         )
+        if status == 2:
+            raise KeyboardInterrupt
         report(len(piece))
-        return result
+        return trained, errors, steps
 
     if job.num_threads == 1 or len(pieces) == 1:
         results = [run(piece) for piece in pieces]

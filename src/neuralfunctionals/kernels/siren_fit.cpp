@@ -5,7 +5,7 @@
 // weight gradient) are sums of (scalar times vector of neurons) and need no transposed activations. The arithmetic of
 // a network depends on nothing but its own data: not on the batch it came in, nor on the number of threads.
 //
-// Called by siren_fit.py.
+// Called by inr/fit.py.
 
 #include <cstdlib>
 

@@ -136,7 +136,10 @@ class WeightSpaceSelfAttention(Layer):
             for (n, places), output in zip(slices, outputs, strict=True):
                 output = output.expand(-1, -1, self._count(n, places), -1)
                 terms[n].append(self._from_vectors(output, self.skeleton.groups[n].shape, places))
-        summed = [sum(t[1:], start=t[0]) if t else self._nothing(x) for t, x in zip(terms, parts, strict=True)]
+        summed = [
+            sum(t[1:], start=t[0]) if t else x.new_zeros(*x.shape[:-1], self.out_channels)
+            for t, x in zip(terms, parts, strict=True)
+        ]
         return qkv.with_tensor(join_groups(self.skeleton, summed))
 
     def _count(self, n: int, places: tuple[int, ...], *, bounded: bool = False) -> int:
@@ -162,9 +165,6 @@ class WeightSpaceSelfAttention(Layer):
         x = rearrange(x, "B H T (n c) -> B T n (H c)", n=math.prod([shape[n] for n in places]))
         x = x.reshape(len(x), *(shape[n] for n in order), -1)
         return x.permute(0, *(1 + order.index(n) for n in range(len(shape))), -1)
-
-    def _nothing(self, x: Tensor) -> Tensor:
-        return x.new_zeros(*x.shape[:-1], self.out_channels)
 
     def _attend_between_groups(self, features: WeightSpaceFeatures, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The reduced third term: attention between one summary of each group, given to all entries of the group."""

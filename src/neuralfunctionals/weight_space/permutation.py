@@ -153,7 +153,7 @@ def scale_entries(
     values = []
     for group in features.spec.groups:
         scale = into[group.axes[0]].unflatten(-1, (-1, *[1] * (len(group.shape) - 1)))
-        if len(group.axes) == 2:
+        if len(group.axes) == 2 and group.axes[1]:  # inputs have no factor
             scale = scale / out[group.axes[1]].unflatten(-1, (1, -1, *[1] * (len(group.shape) - 2)))
         values.append(scale.expand(*entering.shape[:-1], *group.shape).flatten(entering.ndim - 1))
     return features.with_tensor(features.tensor * torch.cat(values, dim=-1).unsqueeze(-1))
