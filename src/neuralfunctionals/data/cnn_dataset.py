@@ -26,8 +26,9 @@ class ZooPlan(ShardPlan):
     sources: np.ndarray
     """The images used, for training and testing."""
     grey: bool
+    engine: str
     options: dict[str, Any]
-    """Arguments of `train_cnns`, the same for all networks."""
+    """Further arguments of `train_cnns` that all networks share."""
     header: StoreHeader
     quality = "test_accuracy"
 
@@ -85,7 +86,7 @@ class ZooPlan(ShardPlan):
             )
         channels = 1 if grey else channels
         engine = choose_engine(engine, channels)
-        options = {"epochs": epochs, "batch_size": batch_size, "seed": seed, "engine": engine}
+        options = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
         provenance = {
             "kind": "trained CNNs",
             "images": image_set.name,
@@ -95,16 +96,12 @@ class ZooPlan(ShardPlan):
             "train_images": int((~is_test).sum()),
             "test_images": int(is_test.sum()),
             "checkpoint_epochs": checkpoint_epochs(epochs),
+            "engine": engine,
             **options,
         }
         spec = cnn_spec(channels, int(image_set.labels.max()) + 1)
         header = StoreHeader(count, shard_size or min(32, max(4, count // 64)), spec, provenance)
-        return cls(image_set, sources, grey, options, header)
-
-    @property
-    def engine(self) -> str:
-        """The engine that trains them."""
-        return self.options["engine"]
+        return cls(image_set, sources, grey, engine, options, header)
 
     @cached_property
     def shared(self) -> CnnImages:
@@ -124,7 +121,7 @@ class ZooPlan(ShardPlan):
         """Which networks to train, and how."""
         items = self.header.items_of(shard)
         splits = zoo_splits(self.header.num_items)[items.start : items.stop]
-        return partial(_train_shard, items, splits, self.options)
+        return partial(_train_shard, items, splits, {"engine": self.engine, **self.options})
 
 
 def _train_shard(

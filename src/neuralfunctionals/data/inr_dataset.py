@@ -28,8 +28,10 @@ class FitPlan(ShardPlan):
     image_set: ImageSet
     items: Int[np.ndarray, "B 2"]
     """Source index and copy of each item, in source order."""
+    recipe: FitRecipe
+    engine: str
     options: dict[str, Any]
-    """Arguments of `inr.fit`, the same for all items."""
+    """Further arguments of `inr.fit` that all items share."""
     header: StoreHeader
     quality = "psnr_db"
 
@@ -59,7 +61,7 @@ class FitPlan(ShardPlan):
             psnr_db: Stop each network at this quality.
             hidden: Widths of the hidden layers.
             omega: Frequency of the sines.
-            convention: How inputs and outputs are meant.
+            convention: The SIREN convention; see `inr.convert_convention`.
             seed: Start of the random numbers of the whole dataset.
             engine: See `inr.fit`.
             shard_size: Items fitted and written together. By default, chosen by the number of items.
@@ -77,7 +79,8 @@ class FitPlan(ShardPlan):
         items = np.stack([np.repeat(sources, counts), copy], axis=1)
         # The provenance tells the form: cached stores have names that depend on what the header says of the spec.
         spec = NetworkSpec.mlp([2, *hidden, image_set.shape[2]])
-        same = {"omega": form.omega, "convention": form.convention, "seed": seed, "engine": choose_engine(engine, spec)}
+        engine = choose_engine(engine, spec)
+        options = {"omega": form.omega, "convention": form.convention, "seed": seed}
         provenance = {
             "kind": "fitted sine networks",
             "images": image_set.name,
@@ -86,22 +89,13 @@ class FitPlan(ShardPlan):
             "recipe": chosen.to_dict(),
             "copies": copies,
             "limit": limit,
-            **same,
+            "engine": engine,
+            **options,
         }
         if shard_size is None:
             shard_size = min(512, max(16, len(items) // 16))
         header = StoreHeader(len(items), shard_size, spec, provenance)
-        return cls(image_set, items, {"recipe": chosen, "hidden": tuple(hidden), **same}, header)
-
-    @property
-    def recipe(self) -> FitRecipe:
-        """How each network is trained."""
-        return self.options["recipe"]
-
-    @property
-    def engine(self) -> str:
-        """The engine that fits them."""
-        return self.options["engine"]
+        return cls(image_set, items, chosen, engine, {"hidden": tuple(hidden), **options}, header)
 
     def task(self, shard: int) -> Task:
         """All that a worker needs to fit a shard."""
@@ -114,7 +108,7 @@ class FitPlan(ShardPlan):
             "source_index": sources,
             "copy": copies,
         }
-        return partial(_fit_shard, items, facts, self.options)
+        return partial(_fit_shard, items, facts, {"recipe": self.recipe, "engine": self.engine, **self.options})
 
 
 def _fit_shard(

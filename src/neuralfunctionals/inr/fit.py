@@ -78,7 +78,7 @@ def fit(
         recipe: A name of `RECIPES`, or a recipe of your own.
         hidden: Widths of the hidden layers.
         omega: Frequency of the sines.
-        convention: How inputs and outputs are meant; see `convert_convention`.
+        convention: The SIREN convention; see `convert_convention`.
         psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
         seed: One for the whole dataset.
         items: Source index and copy number of each image. Defaults to `(0, 0), (1, 0), ...`.

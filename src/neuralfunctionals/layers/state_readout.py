@@ -18,8 +18,8 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures, join_groups
 class StatePool(nn.Module):
     r"""Mean and maximum of the states of each layer, and what belongs to the whole network.
 
-    With `hidden_channels`, also the mean of a hidden layer on each state, $\mathrm{GELU}(A\, \mathrm{LN}(h_j) + b)$: a
-    mean over neurons can tell more about them the wider what it is taken of. Symmetry: invariant.
+    With `hidden_channels`, also the mean of a hidden layer on each state, $\mathrm{GELU}(A\, \mathrm{LN}(h_j) + b)$;
+    the wider it is, the more its mean tells about the neurons. Symmetry: invariant.
 
     Args:
         states: What gives the states.
