@@ -278,9 +278,8 @@ def alternatives(label: Label) -> list[tuple[int, list[tuple[Label, int]]]]:
         return [(0, [(label, 1)])]
     if label.kind == "product":
         result: list[tuple[int, list[tuple[Label, int]]]] = [(0, [])]
-        inner = label.size
-        for part in label.parts:
-            inner //= part.size
+        for n, part in enumerate(label.parts, start=1):
+            inner = math.prod(p.size for p in label.parts[n:])
             found = [(o * inner, [(x, stride * inner) for x, stride in f]) for o, f in alternatives(part)]
             result = [(s + o, [*f, *g]) for s, f in result for o, g in found]
         return result
