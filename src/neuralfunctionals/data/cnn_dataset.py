@@ -166,3 +166,4 @@ def zoo_splits(count: int) -> np.ndarray:
 
 
 make_zoo = make_shards
+"""Trains what is missing in the store of a `ZooPlan`."""

@@ -133,3 +133,4 @@ def _fit_shard(
 
 
 fit_dataset = make_shards
+"""Fits what is missing in the store of a `FitPlan`."""

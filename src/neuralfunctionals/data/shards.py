@@ -46,7 +46,7 @@ class ShardPlan(ABC):
 
     @abstractmethod
     def task(self, shard: int) -> Task:
-        """Makes a shard: small enough to send to another machine, and the same work wherever it is done."""
+        """What makes a shard: small enough to send to another machine, and the same work wherever it is done."""
 
 
 def describe_items(items: range, **columns: np.ndarray | Sequence[Any]) -> list[dict[str, Any]]:
