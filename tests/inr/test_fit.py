@@ -16,8 +16,7 @@ from neuralfunctionals.inr import (
     psnr,
     render,
 )
-from neuralfunctionals.inr.fit import mean_squared_gradients
-from neuralfunctionals.kernels import siren_fit
+from neuralfunctionals.inr.fit import _Job, _train_native, mean_squared_gradients
 
 needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
 ENGINES = ["torch", pytest.param("native", marks=needs_compiler)]
@@ -39,6 +38,18 @@ def batch(spec, count, points=60):
     return initial_weights(spec, items), coordinates, torch.rand(count, points, spec.widths[-1], generator=generator)
 
 
+def native_gradients(spec, parameters, points, targets, omega):
+    """Errors and gradients of the compiled loop: what it stops at, and what one large step of descent subtracts."""
+    kernels.build(["siren_fit"])
+    step = FitRecipe(steps=1, learning_rate=1e3, schedule="constant", optimizer="sgd", beta1=0.0)
+    job = _Job(spec, points, omega, step, math.inf, 1, None, torch.device("cpu"))
+    stopped, errors, steps = _train_native(job, parameters, targets, lambda count: None)
+    assert torch.equal(stopped, parameters)
+    assert not steps.any()
+    moved = _train_native(replace(job, stop_error=0.0), parameters, targets, lambda count: None)[0]
+    return errors, (parameters - moved) / 1e3
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("widths", [[2, 32, 32, 1], [2, 32, 32, 3], [3, 5, 9, 7, 2], [1, 17, 1], [2, 3]])
 def test_written_gradients_are_those_of_autograd(engine, widths):
@@ -49,9 +60,7 @@ def test_written_gradients_are_those_of_autograd(engine, widths):
     expected = (values - targets).square().flatten(1).mean(1)
     expected.sum().backward()
     assert tensor.grad is not None
-    if engine == "native":
-        kernels.build([siren_fit.NAME])
-    function = siren_fit.mean_squared_gradients if engine == "native" else mean_squared_gradients
+    function = native_gradients if engine == "native" else mean_squared_gradients
     errors, gradients = function(spec, parameters, points, targets, omega=20.0)
     torch.testing.assert_close(errors.float(), expected.detach(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(gradients, tensor.grad, rtol=1e-3, atol=2e-5)

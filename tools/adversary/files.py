@@ -264,7 +264,7 @@ def trial(
 
 
 def make_material(path: Path) -> None:
-    from neuralfunctionals.data.formats.published import read_state_dict
+    from neuralfunctionals.data.formats.network_files import read_state_dict
 
     words = ["zoo", "--images", "mnist-sample", "--count", 6, "--epochs", 1, "--limit-images", 100, "--batch-size", 64]
     made = run_forked(path, *words, "--workers", 1, "--out", path / "zoo", timeout=600)

@@ -169,17 +169,14 @@ def _train_epoch(
     images: CnnImages, draws: CnnDraws, state: np.ndarray, order: np.ndarray, batch_size: int, step: int
 ) -> None:
     settings = draws.settings
-    shape, order = _shape(images), order.astype(np.int32)
-    _call(
+    kernels.call(
+        _KERNEL,
         "train_cnn",
-        shape,
-        images.pixels,
-        images.labels,
-        order,
-        ctypes.c_int64(len(order) // batch_size),
+        *_image_arguments(images, order),
+        len(order) // batch_size,
         ctypes.c_int32(batch_size),
         state,
-        ctypes.c_int64(step),
+        step,
         ctypes.c_int32(ACTIVATIONS.index(settings.activation)),
         ctypes.c_int32(OPTIMIZERS.index(settings.optimizer)),
         ctypes.c_float(settings.learning_rate),
@@ -190,22 +187,16 @@ def _train_epoch(
 
 
 def _evaluate_native(images: CnnImages, which: np.ndarray, weights: np.ndarray, draws: CnnDraws) -> np.ndarray:
-    result, shape, which = np.zeros(2), _shape(images), which.astype(np.int32)
+    result = np.zeros(2)
     activation = ctypes.c_int32(ACTIVATIONS.index(draws.settings.activation))
-    count = ctypes.c_int64(len(which))
-    _call("evaluate_cnn", shape, images.pixels, images.labels, which, count, weights, activation, result)
+    arguments = *_image_arguments(images, which), len(which), weights, activation, result
+    kernels.call(_KERNEL, "evaluate_cnn", *arguments)
     return result
 
 
-def _shape(images: CnnImages) -> np.ndarray:
-    return np.array([*images.pixels.shape[1:], images.num_classes], dtype=np.int32)
-
-
-def _call(name: str, *arguments: Any) -> None:
-    library = kernels.library(_KERNEL)
-    assert library is not None
-    if getattr(library, name)(*(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments)):
-        raise MemoryError("Not enough memory to train one network.")
+def _image_arguments(images: CnnImages, which: np.ndarray) -> tuple[np.ndarray, ...]:
+    shape = np.array([*images.pixels.shape[1:], images.num_classes], dtype=np.int32)
+    return shape, images.pixels, images.labels, which.astype(np.int32)
 
 
 # Torch: networks of one activation with equally many images, in step.
@@ -282,16 +273,11 @@ def _logits(
     return einsum(pooled, weights[-1], "M B i, B o i -> M B o") + biases[-1]
 
 
-def _output_shape(shape: Sequence[int]) -> tuple[int, int]:
-    height, width = ((n - KERNEL) // STRIDE + 1 for n in shape)
-    return height, width
-
-
 def _num_positions(images: CnnImages) -> int:
-    total, shape = 0, images.pixels.shape[1:3]
+    total, (height, width) = 0, images.pixels.shape[1:3]
     for _ in range(CONVOLUTIONS):
-        shape = _output_shape(shape)
-        total += shape[0] * shape[1]
+        height, width = ((n - KERNEL) // STRIDE + 1 for n in (height, width))
+        total += height * width
     return total
 
 

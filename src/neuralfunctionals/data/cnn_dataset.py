@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from neuralfunctionals.cnn.settings import MIN_IMAGE_SIZE, cnn_spec
 from neuralfunctionals.cnn.training import METRICS, CnnImages, checkpoint_epochs, choose_engine, train_cnns
-from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
-from neuralfunctionals.data.store import Store, StoreHeader
+from neuralfunctionals.data.shards import Shard, ShardPlan, Task, describe_items, make_shards
+from neuralfunctionals.data.store import StoreHeader
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.images.image_set import SPLITS, ImageSet
 
@@ -26,11 +26,11 @@ class ZooPlan(ShardPlan):
     sources: np.ndarray
     """The images used, for training and testing."""
     grey: bool
-    epochs: int
-    batch_size: int
-    seed: int
     engine: str
+    options: dict[str, Any]
+    """Further arguments of `train_cnns` that all networks share."""
     header: StoreHeader
+    quality = "test_accuracy"
 
     @classmethod
     def make(
@@ -86,6 +86,7 @@ class ZooPlan(ShardPlan):
             )
         channels = 1 if grey else channels
         engine = choose_engine(engine, channels)
+        options = {"epochs": epochs, "batch_size": batch_size, "seed": seed}
         provenance = {
             "kind": "trained CNNs",
             "images": image_set.name,
@@ -94,15 +95,13 @@ class ZooPlan(ShardPlan):
             "grey": grey or channels == 1,
             "train_images": int((~is_test).sum()),
             "test_images": int(is_test.sum()),
-            "epochs": epochs,
             "checkpoint_epochs": checkpoint_epochs(epochs),
-            "batch_size": batch_size,
-            "seed": seed,
             "engine": engine,
+            **options,
         }
         spec = cnn_spec(channels, int(image_set.labels.max()) + 1)
         header = StoreHeader(count, shard_size or min(32, max(4, count // 64)), spec, provenance)
-        return cls(image_set, sources, grey, epochs, batch_size, seed, engine, header)
+        return cls(image_set, sources, grey, engine, options, header)
 
     @cached_property
     def shared(self) -> CnnImages:
@@ -118,58 +117,42 @@ class ZooPlan(ShardPlan):
         labels = self.image_set.labels[self.sources].astype(np.int32)
         return CnnImages(pixels, labels, np.flatnonzero(~is_test), np.flatnonzero(is_test), spec.widths[-1])
 
-    def task(self, shard: int) -> ZooTask:
+    def task(self, shard: int) -> Task:
         """Which networks to train, and how."""
         items = self.header.items_of(shard)
         splits = zoo_splits(self.header.num_items)[items.start : items.stop]
-        return ZooTask(items, splits, self.epochs, self.batch_size, self.seed, self.engine)
+        return partial(_train_shard, items, splits, {"engine": self.engine, **self.options})
 
 
-@dataclass(frozen=True, eq=False)
-class ZooTask(ShardTask):
-    """One shard of networks to train."""
-
-    items: range
-    splits: np.ndarray
-    epochs: int
-    batch_size: int
-    seed: int
-    engine: str
-
-    def run(self, shared: CnnImages, progress: Callable[[int], None] | None = None) -> Shard:
-        """Trains the shard on one thread."""
-        networks = train_cnns(
-            shared,
-            self.items,
-            seed=self.seed,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            engine=self.engine,
-            progress=progress,
-        )
-        weights = np.stack([network.weights for network in networks]).astype(np.float32)
-        metrics = np.stack([network.metrics for network in networks]).astype(np.float32)
-        tensors = {
-            "weights": weights[:, -1],
-            "checkpoint_weights": weights,
-            "split": self.splits,
-            "source_index": np.array(self.items, dtype=np.int64),
-            "copy": np.zeros(len(self.items), dtype=np.int64),
-        }
-        for place, name in enumerate(METRICS):
-            tensors[name] = metrics[:, -1, place]
-            tensors[f"checkpoint_{name}"] = metrics[:, :, place]
-        metadata = [
-            {
-                "item": network.draws.item,
-                "split": SPLITS[split],
-                "restarts": network.draws.attempt,
-                "config": network.settings.to_dict(),
-                **{name: round(float(value), 6) for name, value in zip(METRICS, network.metrics[-1], strict=True)},
-            }
-            for network, split in zip(networks, self.splits.tolist(), strict=True)
-        ]
-        return Shard(tensors, metadata)
+def _train_shard(
+    items: range,
+    splits: np.ndarray,
+    options: dict[str, Any],
+    images: CnnImages,
+    progress: Callable[[int], None] | None,
+) -> Shard:
+    networks = train_cnns(images, items, progress=progress, **options)
+    weights = np.stack([network.weights for network in networks]).astype(np.float32)
+    metrics = np.stack([network.metrics for network in networks])
+    tensors = {
+        "weights": weights[:, -1],
+        "checkpoint_weights": weights,
+        "split": splits,
+        "source_index": np.array(items, dtype=np.int64),
+        "copy": np.zeros(len(items), dtype=np.int64),
+    }
+    for place, name in enumerate(METRICS):
+        tensors[name] = metrics[:, -1, place].astype(np.float32)
+        tensors[f"checkpoint_{name}"] = metrics[:, :, place].astype(np.float32)
+    last = zip(METRICS, metrics[:, -1].T.tolist(), strict=True)
+    metadata = describe_items(
+        items,
+        split=splits,
+        restarts=[network.draws.attempt for network in networks],
+        config=[network.settings.to_dict() for network in networks],
+        **{name: [round(x, 6) for x in column] for name, column in last},
+    )
+    return Shard(tensors, metadata)
 
 
 def zoo_splits(count: int) -> np.ndarray:
@@ -182,32 +165,5 @@ def zoo_splits(count: int) -> np.ndarray:
     return splits
 
 
-def make_zoo(
-    plan: ZooPlan,
-    out: str | os.PathLike[str],
-    *,
-    workers: int | None = None,
-    share: tuple[int, int] = (0, 1),
-    ray_address: str | None = None,
-    progress: Callable[[int, Sequence[float]], None] | None = None,
-) -> Store:
-    """Trains what is missing in the store; finished shards stay as they are.
-
-    Args:
-        plan: What to train.
-        out: The store's directory, new or begun with the same plan.
-        workers: Shards trained at the same time, one thread each. Defaults to all cores.
-        share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
-        ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
-        progress: Called with the number of networks finished since the last call, and with the test accuracies of a
-            finished shard.
-    """
-    report = progress or (lambda count, accuracies: None)
-    return make_shards(
-        plan,
-        out,
-        workers=workers,
-        share=share,
-        ray_address=ray_address,
-        progress=lambda count, shard: report(count, () if shard is None else shard.tensors["test_accuracy"].tolist()),
-    )
+make_zoo = make_shards
+"""Trains what is missing in the store of a `ZooPlan`."""

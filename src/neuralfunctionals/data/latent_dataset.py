@@ -6,13 +6,14 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.data.shards import Shard, ShardPlan, ShardTask, make_shards
+from neuralfunctionals.data.shards import Shard, ShardPlan, Task, make_shards
 from neuralfunctionals.data.store import Store, StoreError, StoreHeader
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -55,32 +56,26 @@ class EncodePlan(ShardPlan):
         }
         return cls(source, StoreHeader(source.header.num_items, source.header.shard_size, None, provenance), encode)
 
-    def task(self, shard: int) -> EncodeTask:
-        return EncodeTask(self.source, shard)
+    def task(self, shard: int) -> Task:
+        return partial(_encode_shard, self.source, shard)
 
 
-@dataclass(frozen=True, eq=False)
-class EncodeTask(ShardTask):
-    """One shard to encode."""
-
-    source: Store
-    shard: int
-
-    @torch.no_grad()
-    def run(self, shared: Encode, progress: Callable[[int], None] | None = None) -> Shard:
-        """Encodes the shard, in batches that are the same however often the work was interrupted."""
-        tensors = self.source.map_tensors(self.shard)
-        spec = self.source.header.spec
-        assert spec is not None
-        latents, item = [], self.source.header.items_of(self.shard).start
-        for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
-            try:
-                latents.append(shared(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
-            except ValueError as error:
-                raise UserError(f"{self.source.path}, networks from {item}: {error}") from error
-            item += len(vectors)
-            (progress or (lambda count: None))(len(vectors))
-        return Shard({**tensors, "latents": torch.cat(latents).numpy()}, self.source.read_index(self.shard)[0])
+@torch.no_grad()
+def _encode_shard(source: Store, shard: int, encode: Encode, progress: Callable[[int], None] | None) -> Shard:
+    """Encodes a shard, in batches that are the same however often the work was interrupted."""
+    tensors = source.map_tensors(shard)
+    spec = source.header.spec
+    assert spec is not None
+    latents, item = [], source.header.items_of(shard).start
+    for vectors in torch.from_numpy(tensors.pop("weights")).split(_BATCH):
+        try:
+            latents.append(encode(WeightSpaceFeatures(spec, vectors[..., None])).float().cpu())
+        except ValueError as error:
+            raise UserError(f"{source.path}, networks from {item}: {error}") from error
+        item += len(vectors)
+        if progress is not None:
+            progress(len(vectors))
+    return Shard({**tensors, "latents": torch.cat(latents).numpy()}, source.read_index(shard)[0])
 
 
 def encode_dataset(
@@ -99,4 +94,4 @@ def encode_dataset(
         progress: Called with the number of items finished since the last call.
     """
     report = progress or (lambda count: None)
-    return make_shards(plan, out, workers=workers, progress=lambda count, shard: report(count))
+    return make_shards(plan, out, workers=workers, progress=lambda count, _: report(count))

@@ -8,17 +8,18 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.machine import num_cores
 
 
@@ -30,17 +31,8 @@ class Shard:
     metadata: list[dict[str, Any]]
 
 
-class ShardTask(ABC):
-    """One shard to make: small enough to send to another machine, and the same work wherever it is done."""
-
-    @abstractmethod
-    def run(self, shared: Any, progress: Callable[[int], None] | None = None) -> Shard:
-        """Makes the shard on one thread.
-
-        Args:
-            shared: The plan's `shared`.
-            progress: Called with the number of items finished since the last call.
-        """
+Task = Callable[[Any, Callable[[int], None] | None], Shard]
+"""Makes one shard on one thread, from the plan's `shared`; reports the number of items finished since the last call."""
 
 
 class ShardPlan(ABC):
@@ -49,10 +41,20 @@ class ShardPlan(ABC):
     header: StoreHeader
     shared: Any = None
     """What all shards need; a worker gets it once."""
+    quality: ClassVar[str | None] = None
+    """The tensor that says how well each item went, for progress."""
 
     @abstractmethod
-    def task(self, shard: int) -> ShardTask:
-        """All else that a worker needs to make a shard."""
+    def task(self, shard: int) -> Task:
+        """What makes a shard: small enough to send to another machine, and the same work wherever it is done."""
+
+
+def describe_items(items: range, **columns: np.ndarray | Sequence[Any]) -> list[dict[str, Any]]:
+    """Plain JSON for each item of a shard, from one column for each name; splits are named."""
+    lists = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
+    lists["split"] = [SPLITS[code] for code in lists["split"]]
+    rows = zip(*lists.values(), strict=True)
+    return [{"item": item, **dict(zip(lists, row, strict=True))} for item, row in zip(items, rows, strict=True)]
 
 
 def make_shards(
@@ -62,9 +64,9 @@ def make_shards(
     workers: int | None = None,
     share: tuple[int, int] = (0, 1),
     ray_address: str | None = None,
-    progress: Callable[[int, Shard | None], None] | None = None,
+    progress: Callable[[int, Sequence[float]], None] | None = None,
 ) -> Store:
-    """Makes the shards that are missing in the store; finished ones stay as they are.
+    """Makes what is missing in a store, by fitting (`fit_dataset`) or training (`make_zoo`); finished shards stay.
 
     Args:
         plan: What to make.
@@ -72,24 +74,26 @@ def make_shards(
         workers: Shards made at the same time, one thread each. Defaults to all cores.
         share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
         ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
-        progress: Called with the number of items finished since the last call, and with a shard that is finished.
+        progress: Called with the number of items finished since the last call, and with the PSNR of fitted networks, or
+            the test accuracies of CNNs, of a finished shard.
     """
     store = Store.create(out, plan.header)
     mine = range(share[0], plan.header.num_shards, share[1])
     finished = [shard for shard in mine if store.has_shard(shard)]
     store.require_intact(finished)
     left = [shard for shard in mine if not store.has_shard(shard)]
-    report = progress or (lambda count, shard: None)
+    report = progress or (lambda count, qualities: None)
     workers = workers or num_cores()
     run = (
-        _run_here(plan, left, workers, lambda count: report(count, None))
+        _run_here(plan, left, workers, lambda count: report(count, ()))
         if ray_address is None
         else _run_on_ray(plan, left, workers, ray_address)
     )
     with closing(run):
         for number, shard in run:
             store.write_shard(number, shard.tensors, shard.metadata)
-            report(0 if ray_address is None else len(shard.metadata), shard)
+            qualities = () if plan.quality is None else shard.tensors[plan.quality].tolist()
+            report(0 if ray_address is None else len(shard.metadata), qualities)
     return store
 
 
@@ -114,7 +118,7 @@ def _run_here(
             # Few shards ahead of those in work: memory stays the same for any number of images.
             while waiting and len(running) < workers + 1:
                 shard = waiting.popleft()
-                running[pool.submit(plan.task(shard).run, plan.shared, report_or_stop)] = shard
+                running[pool.submit(plan.task(shard), plan.shared, report_or_stop)] = shard
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda f: running[f]):
                 yield running.pop(future), future.result()
@@ -169,6 +173,6 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _run_task(task: ShardTask, shared: Any) -> Shard:
+def _run_task(task: Task, shared: Any) -> Shard:
     torch.set_num_threads(1)
-    return task.run(shared)
+    return task(shared, None)

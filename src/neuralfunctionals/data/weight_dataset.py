@@ -49,15 +49,9 @@ class WeightItems:
         def part(values: Any) -> Any:
             return None if values is None else values[index]
 
-        return WeightItems(
-            part(self.features),
-            part(self.label),
-            part(self.image),
-            part(self.split),
-            part(self.source_index),
-            part(self.copy),
-            {name: tensor[index] for name, tensor in self.tensors.items()},
-        )
+        names = ("features", "label", "image", "split", "source_index", "copy")
+        tensors = {name: tensor[index] for name, tensor in self.tensors.items()}
+        return WeightItems(**{name: part(getattr(self, name)) for name in names}, tensors=tensors)
 
     @property
     def latents(self) -> Tensor | None:
@@ -235,7 +229,8 @@ class WeightDataset:
             if self.spec is not self._stored:
                 features = WeightSpaceFeatures(self.spec, convert(features, self.spec).tensor)
             if self._rendered_size is not None:
-                image = self._render(features, self._rendered_size)
+                with torch.no_grad():
+                    image = image_bytes(render_images(features, *self._rendered_size))
         codes = tensors["split"].tolist() if "split" in tensors else [None] * len(items)
         splits = [None if code is None else SPLITS[code] for code in codes]
 
@@ -252,10 +247,6 @@ class WeightDataset:
             value("copy"),
             {name: tensor[0] for name, tensor in tensors.items()} if alone else tensors,
         )
-
-    @torch.no_grad()
-    def _render(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Tensor:
-        return image_bytes(render_images(features, *size))
 
     def _gather(self, name: str, items: np.ndarray) -> Tensor:
         if name not in self.tensor_names:

@@ -6,6 +6,7 @@ Every function raises `ValueError`, naming the file, for whatever is damaged, to
 from __future__ import annotations
 
 import io
+import math
 import mmap
 import pickle
 import pickletools
@@ -102,7 +103,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(info) as stream:
         shape, is_fortran, dtype = _read_npy_header(stream)
         size = info.file_size - stream.tell()
-        if _num_bytes(shape, dtype) != size:
+        if dtype.itemsize * math.prod(shape) != size:
             raise UserError(f"'{info.filename}' claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
         data = bytearray(size)
         view, filled = memoryview(data), 0
@@ -122,7 +123,7 @@ def map_npy(file: Path) -> np.ndarray:
             shape, is_fortran, dtype = _read_npy_header(stream)
             start = stream.tell()
         size = file.stat().st_size - start
-        if _num_bytes(shape, dtype) != size:
+        if dtype.itemsize * math.prod(shape) != size:
             raise UserError(f"it claims to hold {dtype} of shape {shape}, but has {size} bytes of data")
         if not size:
             return np.empty(shape, dtype)
@@ -142,13 +143,6 @@ def _read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     if any(n < 0 for n in shape):
         raise UserError(f"its shape {shape} is impossible")
     return shape, is_fortran, dtype
-
-
-def _num_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    size = dtype.itemsize
-    for n in shape:
-        size *= int(n)
-    return size
 
 
 # torch

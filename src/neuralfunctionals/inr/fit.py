@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,12 +22,14 @@ from neuralfunctionals.inr.form import SirenForm
 from neuralfunctionals.inr.metrics import psnr_from_error
 from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights
-from neuralfunctionals.kernels import siren_fit
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
+_KERNEL = "siren_fit"
+_MAX_LAYERS = 16
+"""Of the compiled engine."""
 _MAX_RESTARTS = 6
 # A fit counts as reached only with this much to spare, so that rendering elsewhere does not fall below it.
 _PSNR_MARGIN_DB = 0.005
@@ -48,6 +51,7 @@ class FitResult:
 def fit(
     images: Tensor | np.ndarray,
     *,
+    coordinates: Float[Tensor, "P D"] | None = None,
     recipe: str | FitRecipe = "default",
     hidden: Sequence[int] = (32, 32),
     omega: float = 30.0,
@@ -69,10 +73,12 @@ def fit(
 
     Args:
         images: `(B, H, W)` or `(B, H, W, O)`: bytes, or real numbers in [-1, 1].
+        coordinates: The points `(P, D)` at which the values `(B, P, O)` of other signals are given; see `fit_values`.
+            Defaults to the pixels of images.
         recipe: A name of `RECIPES`, or a recipe of your own.
         hidden: Widths of the hidden layers.
         omega: Frequency of the sines.
-        convention: How inputs and outputs are meant; see `convert_convention`.
+        convention: The SIREN convention; see `convert_convention`.
         psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
         seed: One for the whole dataset.
         items: Source index and copy number of each image. Defaults to `(0, 0), (1, 0), ...`.
@@ -90,70 +96,11 @@ def fit(
         >>> len(result.features), bool((result.psnr_db >= 40).all())
         (2, True)
     """
-    values = image_values(images)
-    height, width = values.shape[1:3]
-    return fit_values(
-        rearrange(values, "B H W O -> B (H W) O"),
-        image_grid(height, width),
-        recipe=recipe,
-        hidden=hidden,
-        omega=omega,
-        convention=convention,
-        psnr_db=psnr_db,
-        seed=seed,
-        items=items,
-        start=start,
-        engine=engine,
-        num_threads=num_threads,
-        batch_size=batch_size,
-        device=device,
-        progress=progress,
-    )
-
-
-def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
-    """Images as real numbers in [-1, 1]; bytes `v` become `v / 127.5 - 1`."""
-    images = torch.as_tensor(images)
-    if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-        raise UserError(
-            "Expected images of shape (number, height, width) or (number, height, width, channels), "
-            f"but got {tuple(images.shape)}. Channels stand last."
-        )
-    images = images if images.ndim == 4 else images[..., None]
-    if images.dtype == torch.uint8:
-        return images.float() / 127.5 - 1
-    if not images.is_floating_point() or not bool(((images >= -1) & (images <= 1)).all()):
-        kind = (
-            f"{images.dtype} from {images.min().item()} to {images.max().item()}" if len(images) else f"{images.dtype}"
-        )
-        raise UserError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
-    return images.float()
-
-
-def image_bytes(values: Float[Tensor, "*_shape"]) -> UInt8[Tensor, "*_shape"]:
-    """Values in [-1, 1] as the nearest bytes, the inverse of `image_values`; values outside are clipped."""
-    return ((values.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-
-
-def fit_values(
-    values: Float[Tensor, "B P O"],
-    coordinates: Float[Tensor, "P D"],
-    *,
-    recipe: str | FitRecipe = "default",
-    hidden: Sequence[int] = (32, 32),
-    omega: float = 30.0,
-    convention: str = "paper",
-    psnr_db: float | None = None,
-    seed: int = 0,
-    items: Int[Tensor, "_B 2"] | None = None,
-    start: WeightSpaceFeatures | None = None,
-    engine: str = "auto",
-    num_threads: int | None = None,
-    batch_size: int | None = None,
-    device: str | torch.device = "cpu",
-    progress: Callable[[int], None] | None = None,
-) -> FitResult:
-    """The same for values in [-1, 1] at any points of any dimension; see `fit`."""
+    if coordinates is None:
+        pixels = image_values(images)
+        coordinates, values = image_grid(*pixels.shape[1:3]), rearrange(pixels, "B H W O -> B (H W) O")
+    else:
+        values = torch.as_tensor(images)
     chosen = find_recipe(recipe)
     chosen = chosen if psnr_db is None else replace(chosen, stop_psnr_db=psnr_db)
     if coordinates.ndim != 2 or values.ndim != 3 or values.shape[1] != coordinates.shape[0]:
@@ -186,9 +133,8 @@ def fit_values(
     name = choose_engine(engine, spec, device)
     train = _train_native if name == "native" else _train_torch
     stop = chosen.stop_psnr_db
-    job = _Job(
-        spec, points, omega, chosen, 0.0 if stop is None else (2 * scale) ** 2 / 10 ** ((stop + _PSNR_MARGIN_DB) / 10)
-    )
+    stop_error = 0.0 if stop is None else (2 * scale) ** 2 / 10 ** ((stop + _PSNR_MARGIN_DB) / 10)
+    job = _Job(spec, points, omega, chosen, stop_error, num_threads or num_cores(), batch_size, torch.device(device))
     report = progress or (lambda count: None)
     # Worse than a constant picture after many steps: training went astray, though it may end in finite numbers.
     variance = targets.flatten(1).var(1, correction=0).double()
@@ -204,22 +150,11 @@ def fit_values(
         else:
             first = initial_weights(spec, items[left], seed=seed, attempt=attempt)
         slower = replace(job, recipe=replace(chosen, learning_rate=chosen.learning_rate * 0.25**attempt))
-        found, error, taken = train(
-            slower,
-            first,
-            targets[left],
-            num_threads,
-            batch_size,
-            device,
-            report if attempt == 0 else lambda count: None,
-        )
+        found, error, taken = train(slower, first, targets[left], report if attempt == 0 else lambda count: None)
         error = torch.where(error.isfinite() & found.isfinite().all(1), error, math.inf)
         better = error < errors[left]
-        parameters[left[better]], errors[left[better]], steps[left[better]] = (
-            found[better],
-            error[better],
-            taken[better],
-        )
+        for kept, new in ((parameters, found), (errors, error), (steps, taken)):
+            kept[left[better]] = new[better]
         restarts[left] = attempt
         astray = ~errors.isfinite() | ((errors > variance) & (errors > 0.01 * scale**2) & (chosen.steps >= 50))
         left = astray.nonzero()[:, 0]
@@ -235,11 +170,40 @@ def fit_values(
     return FitResult(WeightSpaceFeatures.from_vectors(spec, parameters), quality, steps, restarts, name, missed)
 
 
+def fit_values(values: Float[Tensor, "B P O"], coordinates: Float[Tensor, "P D"], **options: Any) -> FitResult:
+    """Fits networks to values in [-1, 1] at any points of any dimension; for the options see `fit`."""
+    return fit(values, coordinates=coordinates, **options)
+
+
+def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
+    """Images as real numbers in [-1, 1]; bytes `v` become `v / 127.5 - 1`."""
+    images = torch.as_tensor(images)
+    if images.ndim not in (3, 4) or 0 in images.shape[1:]:
+        raise UserError(
+            "Expected images of shape (number, height, width) or (number, height, width, channels), "
+            f"but got {tuple(images.shape)}. Channels stand last."
+        )
+    images = images if images.ndim == 4 else images[..., None]
+    if images.dtype == torch.uint8:
+        return images.float() / 127.5 - 1
+    if not images.is_floating_point() or not bool(((images >= -1) & (images <= 1)).all()):
+        kind = (
+            f"{images.dtype} from {images.min().item()} to {images.max().item()}" if len(images) else f"{images.dtype}"
+        )
+        raise UserError(f"Expected images as bytes (uint8) or as real numbers in [-1, 1], but got {kind}.")
+    return images.float()
+
+
+def image_bytes(values: Float[Tensor, "*_shape"]) -> UInt8[Tensor, "*_shape"]:
+    """Values in [-1, 1] as the nearest bytes, the inverse of `image_values`; values outside are clipped."""
+    return ((values.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
 def choose_engine(engine: str, spec: NetworkSpec, device: str | torch.device = "cpu") -> Literal["native", "torch"]:
     """The engine that `fit` will use."""
-    suits = torch.device(device).type == "cpu" and spec.num_layers <= siren_fit.MAX_LAYERS
-    needs = f"the CPU and at most {siren_fit.MAX_LAYERS} layers"
-    return kernels.choose_engine(engine, siren_fit.NAME, suits=suits, needs=needs)
+    suits = torch.device(device).type == "cpu" and spec.num_layers <= _MAX_LAYERS
+    needs = f"the CPU and at most {_MAX_LAYERS} layers"
+    return kernels.choose_engine(engine, _KERNEL, suits=suits, needs=needs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,73 +213,82 @@ class _Job:
     omega: float
     recipe: FitRecipe
     stop_error: float
+    num_threads: int
+    batch_size: int | None
+    device: torch.device
 
 
 _Trained = tuple[Float[Tensor, "B N"], Float64[Tensor, "B"], Int32[Tensor, "B"]]
 
 
 def _train_native(
-    job: _Job,
-    parameters: Float[Tensor, "B N"],
-    targets: Float[Tensor, "B P O"],
-    num_threads: int | None,
-    batch_size: int | None,
-    device: str | torch.device,
-    report: Callable[[int], None],
+    job: _Job, parameters: Float[Tensor, "B N"], targets: Float[Tensor, "B P O"], report: Callable[[int], None]
 ) -> _Trained:
-    recipe = job.recipe
-    rates = recipe.rates()
+    """Trains every network alone, on one thread and without the interpreter's lock."""
+    recipe, rates = job.recipe, job.recipe.rates()
+    widths, points = np.array(job.spec.widths, dtype=np.int32), job.points.contiguous()
     cancelled = torch.zeros(1, dtype=torch.int32)
-    threads = num_threads or num_cores()
-    # Every network is trained alone, so that the pieces change nothing but the grain of the progress bar.
+    # The pieces change nothing but the grain of the progress bar.
     pieces = torch.arange(len(parameters)).split(16)
 
     def run(piece: Tensor) -> _Trained:
-        result = siren_fit.fit_networks(
-            job.spec,
-            parameters[piece],
-            job.points,
-            targets[piece],
+        trained, target = parameters[piece].contiguous(), targets[piece].contiguous()
+        errors, steps = torch.zeros(len(piece), dtype=torch.float64), torch.zeros(len(piece), dtype=torch.int32)
+        status = kernels.call(
+            _KERNEL,
+            "fit_sirens",
+            len(piece),
+            ctypes.c_int32(job.spec.num_layers),
+            widths,
+            ctypes.c_float(job.omega),
+            len(points),
+            points,
+            target,
+            trained,
+            ctypes.c_int32(len(rates)),
             rates,
-            omega=job.omega,
-            use_adam=recipe.optimizer == "adam",
-            betas=(recipe.beta1, recipe.beta2),
-            epsilon=recipe.epsilon,
-            stop_error=job.stop_error,
-            cancelled=cancelled,
+            ctypes.c_int32(recipe.optimizer == "adam"),
+            ctypes.c_float(recipe.beta1),
+            ctypes.c_float(recipe.beta2),
+            ctypes.c_float(recipe.epsilon),
+            ctypes.c_double(job.stop_error),
+            steps,
+            errors,
+            cancelled,
         )
+        if status == 2:
+            raise KeyboardInterrupt
         report(len(piece))
-        return result
+        return trained, errors, steps
 
-    if threads == 1 or len(pieces) == 1:
+    if job.num_threads == 1 or len(pieces) == 1:
         results = [run(piece) for piece in pieces]
     else:
-        with ThreadPoolExecutor(threads) as pool:
+        with ThreadPoolExecutor(job.num_threads) as pool:
             try:
                 results = list(pool.map(run, pieces))
             except BaseException:
                 cancelled.fill_(1)
                 pool.shutdown(cancel_futures=True)
                 raise
-    return torch.cat([r[0] for r in results]), torch.cat([r[1] for r in results]), torch.cat([r[2] for r in results])
+    return _join(results)
 
 
 def _train_torch(
-    job: _Job,
-    parameters: Float[Tensor, "B N"],
-    targets: Float[Tensor, "B P O"],
-    num_threads: int | None,
-    batch_size: int | None,
-    device: str | torch.device,
-    report: Callable[[int], None],
+    job: _Job, parameters: Float[Tensor, "B N"], targets: Float[Tensor, "B P O"], report: Callable[[int], None]
 ) -> _Trained:
     # On the CPU a batch should stay in the cache; elsewhere it should fill the device.
-    size = batch_size or (32 if torch.device(device).type == "cpu" else 2048)
+    size = job.batch_size or (32 if job.device.type == "cpu" else 2048)
     results = []
     for piece, target in zip(parameters.split(size), targets.split(size), strict=True):
-        results.append(_train_batch(job, piece.to(device), job.points.to(device), target.to(device)))
+        results.append(_train_batch(job, piece.to(job.device), job.points.to(job.device), target.to(job.device)))
         report(len(piece))
-    return torch.cat([r[0] for r in results]), torch.cat([r[1] for r in results]), torch.cat([r[2] for r in results])
+    return _join(results)
+
+
+def _join(results: list[Any]) -> _Trained:
+    parameters, errors, steps = (torch.cat(parts) for parts in zip(*results, strict=True))
+    return parameters, errors, steps
 
 
 @torch.no_grad()

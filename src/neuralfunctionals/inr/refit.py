@@ -10,7 +10,7 @@ import torch
 from jaxtyping import UInt8
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.fit import FitResult, fit
+from neuralfunctionals.inr.fit import FitResult, fit, image_bytes
 from neuralfunctionals.inr.recipe import FitRecipe
 from neuralfunctionals.inr.render import render_images
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -50,7 +50,7 @@ def refit(
     """
     with torch.no_grad():
         shown = render_images(features, height, width)
-    pictures = ((shown.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy()
+    pictures = image_bytes(shown).cpu().numpy()
     edited = np.asarray(edit(pictures))
     if edited.shape != pictures.shape:
         raise UserError(

@@ -36,13 +36,11 @@ def render(
     """
     _, convention = known_form(features.spec)
     dimension = features.spec.widths[0]
-    expected = f"(points, {dimension}) or ({len(features)}, points, {dimension})"
-    if coordinates.ndim not in (2, 3) or coordinates.shape[-1] != dimension:
-        raise UserError(f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}.")
-    if coordinates.ndim == 3 and len(coordinates) != len(features):
+    is_for_each = coordinates.ndim == 3 and len(coordinates) == len(features)
+    if not (coordinates.ndim == 2 or is_for_each) or coordinates.shape[-1] != dimension:
         raise UserError(
-            f"Expected coordinates of shape {expected}, but got {tuple(coordinates.shape)}. "
-            "Give one set of points for all networks, or one for each."
+            f"Expected coordinates of shape (points, {dimension}) or ({len(features)}, points, {dimension}), but got "
+            f"{tuple(coordinates.shape)}. Give one set of points for all networks, or one for each."
         )
     if convention == "dws":
         coordinates = coordinates.flip(-1)

@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from neuralfunctionals.kernels.choice import library
-from neuralfunctionals.kernels.operation import Numbers, Operation, Shapes, Tensors, call
+from neuralfunctionals.kernels.choice import call
+from neuralfunctionals.kernels.operation import Numbers, Operation, Shapes, Tensors
 
 # Axes: B input networks, N packed entries, C channels, D = 3 C, E hidden channels, H heads, c channels of a head;
 # T vectors that meet at one layer of neurons, n neurons of that layer; S scales of a norm, one or as many as groups.
@@ -93,7 +93,7 @@ def _feed_forward_arguments(tensors: Tensors, sizes: Numbers) -> tuple:
 
 
 def _feed_forward(tensors: Tensors, sizes: Numbers, y: Tensor, kept: Tensor) -> None:
-    call(library("block"), "feed_forward", *_feed_forward_arguments(tensors, sizes), y)
+    call("block", "feed_forward", *_feed_forward_arguments(tensors, sizes), y)
 
 
 def _feed_forward_backward(gradient: Tensor, kept: Tensor, tensors: Tensors, sizes: Numbers, results: Tensors) -> None:
@@ -102,7 +102,7 @@ def _feed_forward_backward(gradient: Tensor, kept: Tensor, tensors: Tensors, siz
     for n in range(len(sizes)):
         of_groups += [*others[4 * n + 2 : 4 * n + 6], others[0][n], others[1][n]]
     arguments = _feed_forward_arguments(tensors, sizes)
-    call(library("block"), "feed_forward_backward", *arguments, gradient, x_gradient, of_groups)
+    call("block", "feed_forward_backward", *arguments, gradient, x_gradient, of_groups)
 
 
 _FEED_FORWARD = Operation(
@@ -165,11 +165,11 @@ def _attention_arguments(tensors: Tensors, numbers: Numbers) -> tuple:
 
 
 def _attention(tensors: Tensors, numbers: Numbers, y: Tensor, kept: Tensor) -> None:
-    call(library("block"), "attention", *_attention_arguments(tensors, numbers), y)
+    call("block", "attention", *_attention_arguments(tensors, numbers), y)
 
 
 def _attention_backward(gradient: Tensor, kept: Tensor, tensors: Tensors, numbers: Numbers, results: Tensors) -> None:
-    call(library("block"), "attention_backward", *_attention_arguments(tensors, numbers), gradient, *results)
+    call("block", "attention_backward", *_attention_arguments(tensors, numbers), gradient, *results)
 
 
 _ATTENTION = Operation(

@@ -1,4 +1,5 @@
-"""Which form of an operation runs, and the libraries of the compiled ones: `use`, `build`, `prepare`, `library`.
+"""Which form of an operation runs, and the libraries of the compiled ones: `use`, `build`, `prepare`, `library`,
+`call`.
 
 `NF_KERNELS` or `use` choose the form: `auto` takes the compiled one where it can, `plain` never, `compiled` says why
 where it cannot. Libraries are built when a layer that can use them is made, or ahead by `nf build`, never inside
@@ -13,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -155,3 +157,37 @@ def warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
         warnings.warn(text, stacklevel=2)
+
+
+def call(kernel: str, function: str, *arguments: Any) -> int:
+    """Calls a function of a compiled library and returns its status.
+
+    Args:
+        kernel: One of `KERNELS`, built before.
+        function: Its name.
+        arguments: Tensors and arrays, which must be contiguous, lists of tensors or of integers, integers of 64 bits;
+            other numbers as objects of `ctypes`.
+    """
+    compiled = library(kernel)
+    assert compiled is not None
+    status = getattr(compiled, function)(*map(_as_c, arguments))
+    if status == 1:
+        raise MemoryError(f"Not enough memory for the scratch space of {kernel}.cpp.")
+    return status
+
+
+def _as_c(argument: Any) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    if isinstance(argument, np.ndarray):
+        assert argument.flags.c_contiguous
+        return ctypes.c_void_p(argument.ctypes.data)
+    if isinstance(argument, Tensor):
+        assert argument.is_contiguous()
+        return ctypes.c_void_p(argument.data_ptr())
+    if not isinstance(argument, Sequence):
+        return argument
+    if argument and isinstance(argument[0], Tensor):
+        assert all(t.is_contiguous() for t in argument)
+        return (ctypes.c_void_p * len(argument))(*(t.data_ptr() for t in argument))
+    return (ctypes.c_int64 * len(argument))(*argument)

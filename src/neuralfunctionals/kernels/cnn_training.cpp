@@ -6,7 +6,7 @@
 // weight gradient, input gradient) are sums of (scalar times vector of channels) in blocks that fill the registers.
 // The arithmetic of a network depends on nothing but its own data: not on its batch mates, nor on the number of threads.
 //
-// Called by data/cnn_training.py.
+// Called by cnn/training.py.
 
 #include <cstdlib>
 #if defined(__SSE__)

@@ -8,8 +8,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.kernels.choice import library
-from neuralfunctionals.kernels.operation import Numbers, Operation, Shapes, Tensors, call
+from neuralfunctionals.kernels.choice import call
+from neuralfunctionals.kernels.operation import Numbers, Operation, Shapes, Tensors
 
 # Axes: B input networks, n neurons, m neurons of a neighbouring layer, C channels, G gates, c channels behind one gate,
 # n2, C2 twice as many (signed, then absolute), K neighbouring layers, D = C + K C2, E hidden channels.
@@ -84,12 +84,12 @@ def _arguments(tensors: Tensors, numbers: Numbers) -> tuple:
 
 
 def _forward(tensors: Tensors, numbers: Numbers, y: Tensor, hidden: Tensor) -> None:
-    call(library("neuron_update"), "neuron_update", *_arguments(tensors, numbers), y, hidden)
+    call("neuron_update", "neuron_update", *_arguments(tensors, numbers), y, hidden)
 
 
 def _backward(gradient: Tensor, hidden: Tensor, tensors: Tensors, numbers: Numbers, results: Tensors) -> None:
     arguments = _arguments(tensors, numbers)
-    call(library("neuron_update"), "neuron_update_backward", *arguments, hidden, gradient, *_split(results, numbers))
+    call("neuron_update", "neuron_update_backward", *arguments, hidden, gradient, *_split(results, numbers))
 
 
 def _kept_shape(tensors: Tensors) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
 """One operation in two forms: `Operation`."""
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -171,22 +170,3 @@ def _one_by_one(operator: Callable[..., Any]) -> Callable[..., Any]:
         return (results, [0] * len(results)) if isinstance(calls[0], list) else (tuple(results), (0,) * len(results))
 
     return run
-
-
-def call(library: ctypes.CDLL | None, name: str, *arguments: int | Sequence[int] | Sequence[Tensor] | Tensor) -> None:
-    """Calls a function of a compiled library; tensors must be contiguous."""
-    assert library is not None
-    if getattr(library, name)(*map(_as_c, arguments)):
-        raise MemoryError("Not enough memory for the scratch space of a layer.")
-
-
-def _as_c(argument: Any) -> "ctypes.c_int64 | ctypes.Array | ctypes.c_void_p":
-    if isinstance(argument, int):
-        return ctypes.c_int64(argument)
-    if isinstance(argument, Tensor):
-        assert argument.is_contiguous()
-        return ctypes.c_void_p(argument.data_ptr())
-    if argument and isinstance(argument[0], Tensor):
-        assert all(t.is_contiguous() for t in argument)
-        return (ctypes.c_void_p * len(argument))(*(t.data_ptr() for t in argument))
-    return (ctypes.c_int64 * len(argument))(*argument)

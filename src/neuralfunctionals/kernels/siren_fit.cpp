@@ -5,7 +5,7 @@
 // weight gradient) are sums of (scalar times vector of neurons) and need no transposed activations. The arithmetic of
 // a network depends on nothing but its own data: not on the batch it came in, nor on the number of threads.
 //
-// Called by siren_fit.py.
+// Called by inr/fit.py.
 
 #include <cstdlib>
 
@@ -224,23 +224,6 @@ double squared_error(const Network& n, Workspace& w, const float* points, const 
 }  // namespace
 
 extern "C" {
-
-// The squared errors (B,) and, unless null, the gradients (B, N) of the mean squared errors. For tests.
-int siren_gradients(int64_t num_networks, int32_t num_layers, const int32_t* widths, float omega, int64_t num_points,
-                    const float* points, const float* targets, const float* packed, double* errors, float* gradients) {
-  const Network n(num_layers, widths, omega);
-  Workspace w(n);
-  if (!w.memory) return 1;
-  int64_t entries = 0;
-  for (int l = 0; l < num_layers; l++) entries += int64_t(widths[l] + 1) * widths[l + 1];
-  const int64_t values = num_points * widths[num_layers];
-  for (int64_t b = 0; b < num_networks; b++) {
-    n.unpack(packed + b * entries, w.parameters);
-    errors[b] = squared_error(n, w, points, targets + b * values, num_points, 1.0f / values, gradients != nullptr);
-    if (gradients) n.pack(w.gradient, gradients + b * entries);
-  }
-  return 0;
-}
 
 // Trains each network in place. Stops a network before the update at which its mean squared error is at most
 // stop_error, or as soon as the error is no finite number. steps_taken (B,) counts updates, errors (B,) are final.

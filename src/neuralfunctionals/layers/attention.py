@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.layers.layer import Layer
+from neuralfunctionals.layers.norm import spread_over_entries
 from neuralfunctionals.layers.projection import Project, Unproject
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, N packed entries, C channels, H heads, c channels of a head, G groups of entries,
 # T vectors that meet at one layer of neurons, n neurons of that layer; _O, _I neurons of neighbouring layers.
@@ -22,7 +24,7 @@ from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightS
 GlobalTerm = Literal["reduced", "full", "none"]
 
 
-class WeightSpaceSelfAttention(nn.Module):
+class WeightSpaceSelfAttention(Layer):
     r"""Self-attention between the weights and biases of a network.
 
     With $(Q, K, V)$ the projected weights and $(q, k, v)$ the projected biases,
@@ -70,7 +72,7 @@ class WeightSpaceSelfAttention(nn.Module):
         reduction: Literal["mean", "sum"] = "mean",
         max_vectors: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(spec, channels, channels)
         if channels % num_heads:
             raise UserError(
                 f"Expected channels divisible by the heads, but got {channels} channels and {num_heads} heads. "
@@ -81,8 +83,6 @@ class WeightSpaceSelfAttention(nn.Module):
                 "Expected global_term 'reduced', 'full' or 'none' and reduction 'mean' or 'sum', "
                 f"but got {global_term!r} and {reduction!r}."
             )
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
         self.num_heads = num_heads
         self.dropout = dropout
         self.symmetry: Symmetry = symmetry
@@ -93,7 +93,7 @@ class WeightSpaceSelfAttention(nn.Module):
         self.unproject = Unproject(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.max_vectors = max_vectors
         self.slices = _find_slices(self.skeleton)
-        self.vectors = axis_vectors(self.skeleton) if self.is_plain_chain else []
+        self.vectors = _entries_of(self.slices, self.skeleton) if self.is_plain_chain else []
         self.to_qkv = _NeuronDependentLinear(self.skeleton, channels, 3 * channels, symmetry)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -136,7 +136,10 @@ class WeightSpaceSelfAttention(nn.Module):
             for (n, places), output in zip(slices, outputs, strict=True):
                 output = output.expand(-1, -1, self._count(n, places), -1)
                 terms[n].append(self._from_vectors(output, self.skeleton.groups[n].shape, places))
-        summed = [sum(t[1:], start=t[0]) if t else self._nothing(x) for t, x in zip(terms, parts, strict=True)]
+        summed = [
+            sum(t[1:], start=t[0]) if t else x.new_zeros(*x.shape[:-1], self.out_channels)
+            for t, x in zip(terms, parts, strict=True)
+        ]
         return qkv.with_tensor(join_groups(self.skeleton, summed))
 
     def _count(self, n: int, places: tuple[int, ...], *, bounded: bool = False) -> int:
@@ -163,9 +166,6 @@ class WeightSpaceSelfAttention(nn.Module):
         x = x.reshape(len(x), *(shape[n] for n in order), -1)
         return x.permute(0, *(1 + order.index(n) for n in range(len(shape))), -1)
 
-    def _nothing(self, x: Tensor) -> Tensor:
-        return x.new_zeros(*x.shape[:-1], self.out_channels)
-
     def _attend_between_groups(self, features: WeightSpaceFeatures, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The reduced third term: attention between one summary of each group, given to all entries of the group."""
         # With one projection for all entries, the mean of the projections is the projection of the mean.
@@ -173,8 +173,7 @@ class WeightSpaceSelfAttention(nn.Module):
         entries = [part.flatten(1, -2) for part in (features if early else qkv).split()]
         pooled = torch.stack([x.mean(1) if self.reduction == "mean" else x.sum(1) for x in entries], dim=1)
         outputs = self._attend_tokens(self.to_qkv.shared(pooled) if early else pooled).unbind(1)
-        spread = [y[:, None].expand(-1, g.size, -1) for g, y in zip(self.skeleton.groups, outputs, strict=True)]
-        return features.with_tensor(torch.cat(spread, dim=1))
+        return features.with_tensor(spread_over_entries(self.skeleton, outputs))
 
     def _attend_tokens(self, qkv: Float[Tensor, "B T C3"]) -> Float[Tensor, "B T C"]:
         q, k, v = rearrange(qkv, "B T (s H c) -> s B H T c", s=3, H=self.num_heads)
@@ -188,23 +187,6 @@ class WeightSpaceSelfAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.spec}, channels={self.in_channels}, num_heads={self.num_heads}, symmetry={self.symmetry}"
-
-
-def axis_vectors(spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
-    """For each layer of neurons the entries of the vectors that meet there, as 32-bit numbers."""
-    return [
-        torch.cat([_vectors_over(axis, g) for g in spec.groups if axis in g.axes]).int()
-        for axis in range(spec.num_layers + 1)
-    ]
-
-
-def _vectors_over(axis: int, group: Group) -> Int[Tensor, "T n"]:
-    """Entries of a group: columns of the weights before the axis, rows of those after it, or the bias."""
-    # On the CPU also where a model is made without memory, on the meta device.
-    entries = torch.arange(group.start, group.stop, device="cpu").view(group.shape)
-    if group.kind == "bias":
-        return entries[None]
-    return entries.T if group.layer == axis else entries
 
 
 def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
@@ -227,6 +209,17 @@ def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
         if slices:
             found.append(slices)
     return found
+
+
+def _entries_of(slices: list[list[tuple[int, tuple[int, ...]]]], spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
+    """For each layer of neurons of a chain the entries of the vectors that meet there, as 32-bit numbers."""
+    # On the CPU also where a model is made without memory, on the meta device.
+    entries = torch.arange(spec.num_entries, dtype=torch.int32, device="cpu")
+    parts = [entries[g.start : g.stop].view(g.shape) for g in spec.groups]
+    return [
+        torch.cat([parts[n].movedim(place, -1).reshape(-1, parts[n].shape[place]) for n, (place,) in axis])
+        for axis in slices
+    ]
 
 
 class _NeuronDependentLinear(nn.Module):

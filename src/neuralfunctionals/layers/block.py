@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.attention import GlobalTerm, WeightSpaceSelfAttention
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.layers.norm import LayerNorm
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 Sharing = Literal["per_layer", "shared"]
 
 
-class FeedForward(nn.Module):
+class FeedForward(Layer):
     """A two-layer MLP of each entry's channels, with GELU between.
 
     Symmetry: NP-equivariant.
@@ -29,8 +30,6 @@ class FeedForward(nn.Module):
         mlp: `"per_layer"`, one MLP for each layer's weights and one for its biases, or `"shared"`, one for all.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(
         self,
         spec: NetworkSpec,
@@ -40,11 +39,9 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
         mlp: Sharing = "per_layer",
     ) -> None:
-        super().__init__()
+        super().__init__(spec, channels, channels)
         if mlp not in ("per_layer", "shared"):
             raise UserError(f"Expected mlp 'per_layer' or 'shared', but got {mlp!r}.")
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
         self.dropout = dropout
         self.sizes = [g.size for g in spec.groups] if mlp == "per_layer" else [spec.num_entries]
         self.mlps = nn.ModuleList(
@@ -72,7 +69,7 @@ class FeedForward(nn.Module):
         return [p for parameters in found for p in parameters or []]
 
 
-class Block(nn.Module):
+class Block(Layer):
     r"""Pre-norm self-attention and feed-forward, each with a residual connection.
 
     $$ Z = W + \mathrm{SA}(\mathrm{LN}(W)), \qquad \mathrm{Block}(W) = Z + \mathrm{MLP}(\mathrm{LN}(Z)) $$
@@ -108,9 +105,7 @@ class Block(nn.Module):
         mlp: Sharing = "per_layer",
         max_vectors: int | None = None,
     ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         self.symmetry: Symmetry = symmetry
         self.attention_norm = LayerNorm(spec, channels, per_layer=mlp == "per_layer")
         self.attention = WeightSpaceSelfAttention(

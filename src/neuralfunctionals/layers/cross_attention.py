@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.layers.projection import Project
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 # Axes: B input networks, N packed entries, C channels, M latents, D latent channels, H heads, d channels of a head.
 
 
-class WeightSpaceCrossAttention(nn.Module):
+class WeightSpaceCrossAttention(Layer):
     r"""Learned queries $e_1 \ldots e_M$ that attend to all weights and biases.
 
     $$ \mathrm{CA}(W)_m = \sum_p \frac{\exp(e_m \cdot K_p / \sqrt d)}{\sum_{p'} \exp(e_m \cdot K_{p'} / \sqrt d)} V_p,
@@ -34,18 +35,14 @@ class WeightSpaceCrossAttention(nn.Module):
         num_heads: Heads; must divide the latent channels.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(
         self, spec: NetworkSpec, channels: int, latent_channels: int, num_latents: int, num_heads: int = 1
     ) -> None:
-        super().__init__()
+        super().__init__(spec, channels, latent_channels)
         if latent_channels % num_heads:
             raise UserError(
                 f"Expected latent channels divisible by the heads, but got {latent_channels} and {num_heads} heads."
             )
-        self.spec = spec
-        self.in_channels, self.out_channels = channels, latent_channels
         self.num_latents, self.num_heads = num_latents, num_heads
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))

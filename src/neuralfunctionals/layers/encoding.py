@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.layers.norm import spread_over_entries
 from neuralfunctionals.weight_space import Group, NetworkSpec, Role, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: N packed entries, C channels, n neurons, K encoding channels.
 
 
-class LayerEncoding(nn.Module):
+class LayerEncoding(Layer):
     r"""Adds a learned vector to all weights of a layer, and another one to its biases.
 
     $$ Y^{(i)}_{jk} = W^{(i)}_{jk} + \phi^{(i)}, \qquad z^{(i)}_j = b^{(i)}_j + \psi^{(i)} $$
@@ -27,12 +28,8 @@ class LayerEncoding(nn.Module):
         channels: Channels in and out.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, channels: int) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         self.encoding = nn.Parameter(torch.randn(len(spec.groups), channels))
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -40,7 +37,7 @@ class LayerEncoding(nn.Module):
         return features.with_tensor(features.tensor + spread_over_entries(self.spec, self.encoding))
 
 
-class InputOutputEncoding(nn.Module):
+class InputOutputEncoding(Layer):
     r"""Adds a learned vector for each input neuron to its weights, and for each output neuron to its weights and bias.
 
     $$ Y^{(1)}_{jk} = W^{(1)}_{jk} + \iota_k, \qquad Y^{(L)}_{jk} = W^{(L)}_{jk} + o_j, \qquad
@@ -57,9 +54,7 @@ class InputOutputEncoding(nn.Module):
     symmetry: Symmetry = "HNP"
 
     def __init__(self, spec: NetworkSpec, channels: int) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         self.input_encoding = nn.Parameter(torch.randn(sum(_end_sizes(spec, "input")), channels))
         self.output_encoding = nn.Parameter(torch.randn(sum(_end_sizes(spec, "output")), channels))
 
@@ -69,7 +64,7 @@ class InputOutputEncoding(nn.Module):
         return features.with_tensor(features.tensor + encoding)
 
 
-class SinusoidalEncoding(nn.Module):
+class SinusoidalEncoding(Layer):
     r"""Appends fixed sines and cosines of the places of the layer, the input neuron and the output neuron.
 
     A place $p \in [-1, 1]$ becomes $[\sin(\pi f p), \cos(\pi f p), p]$ for frequencies $f$ spread from 1 to half the
@@ -97,10 +92,7 @@ class SinusoidalEncoding(nn.Module):
         num_bands: int = 6,
         encode_layers: bool = True,
     ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = in_channels
-        self.out_channels = in_channels + 2 * num_bands + 1
+        super().__init__(spec, in_channels, in_channels + 2 * num_bands + 1)
 
         def encode(count: int) -> Float[Tensor, "n K"]:
             places = torch.linspace(-1, 1, count)[:, None]
@@ -120,7 +112,7 @@ class SinusoidalEncoding(nn.Module):
         return features.with_tensor(torch.cat([features.tensor, encoding], dim=-1))
 
 
-class FourierFeatures(nn.Module):
+class FourierFeatures(Layer):
     r"""Random Fourier features of each entry's channels, with fixed frequencies $B_{fc} \sim \mathcal{N}(0, s^2)$.
 
     $$ Y_p = [\sin(2 \pi B W_p), \cos(2 \pi B W_p)] $$
@@ -135,7 +127,6 @@ class FourierFeatures(nn.Module):
         generator: Source of the draw.
     """
 
-    symmetry: Symmetry = "NP"
     frequencies: Float[Tensor, "C F"]
 
     def __init__(
@@ -147,18 +138,13 @@ class FourierFeatures(nn.Module):
         scale: float = 3.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels, self.out_channels = in_channels, 2 * num_frequencies
+        super().__init__(spec, in_channels, 2 * num_frequencies)
         self.register_buffer("frequencies", torch.randn(in_channels, num_frequencies, generator=generator) * scale)
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         features.require_spec(self.spec, "FourierFeatures")
         angles = features.tensor @ (2 * math.pi * self.frequencies)
         return features.with_tensor(torch.cat([angles.sin(), angles.cos()], dim=-1))
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
 
 
 def _end_sizes(spec: NetworkSpec, role: Role) -> list[int]:

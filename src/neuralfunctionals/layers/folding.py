@@ -129,35 +129,22 @@ class FoldedGroup:
         """The inverse of `fold_fixed`, for any number of channels."""
         order, shape = self._order, self.group.shape
         x = x.unflatten(-1, (*(shape[n] for n in order[len(self.axes) :]), -1))
-        if order == sorted(order):
-            return x
-        back = sorted(range(len(order)), key=lambda n: order[n])
-        return x.permute(0, *(1 + n for n in back), -1)
+        return x if order == sorted(order) else x.permute(0, *(1 + order.index(n) for n in range(len(order))), -1)
 
     def pool(
         self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
     ) -> Float[Tensor, "B *_kept D"]:
-        """Reduces the folded values over all permutable axes except the kept ones."""
-        return self.pool_places(x, tuple(place for place, axis in enumerate(self.axes) if axis in kept), how)
-
-    def pool_places(
-        self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
-    ) -> Float[Tensor, "B *_kept D"]:
-        """As `pool`, but keeps places among the axes, in the order given."""
+        """Reduces the folded values over all permutable axes except those at the kept places, in the order given."""
         dims = [1 + place for place in range(len(self.axes)) if place not in kept]
         if dims:
             x = {"mean": x.mean, "sum": x.sum, "max": x.amax}[how](dims)
-        order = sorted(range(len(kept)), key=lambda n: kept[n])
-        if order == list(range(len(kept))):
-            return x
-        back = sorted(range(len(order)), key=lambda n: order[n])
-        return x.permute(0, *(1 + n for n in back), -1)
+        order = sorted(kept)
+        return x if list(kept) == order else x.permute(0, *(1 + order.index(place) for place in kept), -1)
 
     def spread(self, y: Float[Tensor, "B *_kept D"], kept: tuple[int, ...]) -> Tensor:
         """Values for places among the axes, in the order given, with dimensions of size 1 for all others."""
         if len(kept) > 1:
-            order = sorted(range(len(kept)), key=lambda n: kept[n])
-            y = y.permute(0, *(1 + n for n in order), -1)
+            y = y.permute(0, *(1 + kept.index(place) for place in sorted(kept)), -1)
         for place in range(len(self.axes)):
             if place not in kept:
                 y = y.unsqueeze(1 + place)

@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.layers.folding import FoldedGroup, Reduction, shared_axes
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
 
 # Axes: B input networks, N packed entries, C, D channels, n neurons of one layer.
 
 
-class Pointwise(nn.Module):
+class Pointwise(Layer):
     r"""A linear map of each entry's channels.
 
     $$ Y^{(i)}_{jk} = A^{(i)} W^{(i)}_{jk} + a^{(i)}, \qquad z^{(i)}_j = D^{(i)} b^{(i)}_j + d^{(i)} $$
@@ -30,12 +31,8 @@ class Pointwise(nn.Module):
         per_layer: One map for each layer's weights and one for its biases, or one for all entries.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, per_layer: bool = True) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__(spec, in_channels, out_channels)
         self.maps = nn.ModuleList(
             nn.Linear(in_channels, out_channels) for _ in range(len(spec.groups) if per_layer else 1)
         )
@@ -47,9 +44,6 @@ class Pointwise(nn.Module):
         return features.with_tensor(
             join_groups(self.spec, [f(x) for f, x in zip(self.maps, features.split(), strict=True)])
         )
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}"
 
 
 class _LinearDict(nn.ModuleDict):
@@ -77,7 +71,7 @@ class _Term:
         return cls(sources, [x for x in sources if not repeated or list(x[1]) == sorted(x[1])])
 
 
-class _EquivariantLinear(nn.Module):
+class _EquivariantLinear(Layer):
     r"""The general affine map that commutes with permutations of neurons, from a complete basis.
 
     Every output entry is a linear function of four things: the input entry at the same place, a summary of
@@ -102,21 +96,11 @@ class _EquivariantLinear(nn.Module):
     groups that have one axis twice (recurrent weights), terms on the diagonal are left out.
     """
 
-    def __init__(
-        self,
-        spec: NetworkSpec,
-        in_channels: int,
-        out_channels: int,
-        *,
-        symmetry: Symmetry,
-        reduction: Reduction = "mean",
-    ) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.symmetry: Symmetry = symmetry
-        self.reduction: Reduction = reduction
-        self.groups = FoldedGroup.of(spec, symmetry)
+    reduction: Reduction = "mean"
+
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
+        super().__init__(spec, in_channels, out_channels)
+        self.groups = FoldedGroup.of(spec, self.symmetry)
         shared = shared_axes(spec, self.groups)
         folds = [g.fold for g in self.groups]
         self.terms = {axes: _Term.of(axes, self.groups) for axes in shared}
@@ -163,7 +147,7 @@ class _EquivariantLinear(nn.Module):
         values = [group.fold_fixed(x) for group, x in zip(self.groups, features.split(), strict=True)]
         outputs: list[Tensor] = [values[0]] * len(values)
         for axes, term in self.terms.items():
-            pooled = [self.groups[n].pool_places(values[n], places, self.reduction) for n, places in term.sources]
+            pooled = [self.groups[n].pool(values[n], places, self.reduction) for n, places in term.sources]
             mapped = self._map(axes)(torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0])
             parts = mapped.split([self._output_sizes[n] for n, _ in term.targets], -1)
             for (n, places), y in zip(term.targets, parts, strict=True):
@@ -179,9 +163,6 @@ class _EquivariantLinear(nn.Module):
         ]
         return join_groups(self.spec, shaped)
 
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels, symmetry={self.symmetry}"
-
 
 class NPLinear(_EquivariantLinear):
     r"""The linear layer that commutes with permutations of all neurons, input and output included.
@@ -196,9 +177,6 @@ class NPLinear(_EquivariantLinear):
         in_channels: Channels of each entry.
         out_channels: Channels afterwards.
     """
-
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="NP")
 
 
 class HNPLinear(_EquivariantLinear):
@@ -216,8 +194,7 @@ class HNPLinear(_EquivariantLinear):
         out_channels: Channels afterwards.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="HNP")
+    symmetry: Symmetry = "HNP"
 
 
 class DWSLinear(_EquivariantLinear):
@@ -238,10 +215,13 @@ class DWSLinear(_EquivariantLinear):
         reduction: `"mean"` or `"sum"` (linear), or `"max"` (the authors' choice for classification).
     """
 
+    symmetry: Symmetry = "HNP"
+
     def __init__(
         self, spec: NetworkSpec, in_channels: int, out_channels: int, *, reduction: Reduction = "mean"
     ) -> None:
-        super().__init__(spec, in_channels, out_channels, symmetry="HNP", reduction=reduction)
+        super().__init__(spec, in_channels, out_channels)
+        self.reduction = reduction
 
     def reset_parameters(self) -> None:
         """Each map has the variance of Xavier's rule times twice its input over its output width; tiny biases."""

@@ -1,4 +1,4 @@
-"""States of neurons from messages along the weights: `NeuronStates`, and what is read off the states.
+"""States of neurons from messages along the weights: `NeuronStates`.
 
 Under a symmetry some neurons permute. Each of these holds a state. Neurons that stay in place (inputs and outputs under
 HNP) need none: the entries that join them to a neuron are features of that neuron (see `folding`).
@@ -21,12 +21,12 @@ from neuralfunctionals import kernels
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.layers.folding import FoldedGroup
 from neuralfunctionals.layers.image_probes import ImageProbes
+from neuralfunctionals.layers.norm import spread_over_entries
 from neuralfunctionals.layers.probes import Probes
-from neuralfunctionals.weight_space import Group, NetworkSpec, Symmetry, WeightSpaceFeatures, join_groups
+from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, n, m neurons of neighbouring layers, C channels of a state, G gates, c channels behind one
-# gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, V values of a neuron, F frequencies,
-# M latents, H heads.
+# gate, n2, C2 twice as many (signed, then absolute), D values of a whole network, V values of a neuron, F frequencies.
 
 
 class States(NamedTuple):
@@ -238,18 +238,13 @@ def take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures,
     """Each entry relative to the root mean square of its group in its network, and these."""
     squares = [x.flatten(1, -2).square().mean(1) for x in features.split()]
     scales = torch.stack(squares, dim=1).add(1e-12).sqrt()
-    return features.with_tensor(features.tensor / _spread(features.spec.groups, scales)), scales
+    return features.with_tensor(features.tensor / spread_over_entries(features.spec, scales.unbind(1))), scales
 
 
-def spread_scales(groups: Sequence[FoldedGroup], scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
+def spread_scales(states: NeuronStates, scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
     """The scale of each entry's group; 1 for entries between neurons that stay in place, few and perhaps all zero."""
-    kept = [scale if g.axes else torch.ones_like(scale) for g, scale in zip(groups, scales.unbind(1), strict=True)]
-    return _spread([g.group for g in groups], torch.stack(kept, dim=1))
-
-
-def _spread(groups: Sequence[Group], scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
-    pairs = zip(groups, scales.unbind(1), strict=True)
-    return torch.cat([scale[:, None].expand(-1, g.size, -1) for g, scale in pairs], dim=1)
+    pairs = zip(states.groups, scales.unbind(1), strict=True)
+    return spread_over_entries(states.spec, [scale if g.axes else torch.ones_like(scale) for g, scale in pairs])
 
 
 class Gates(nn.Module):
@@ -327,133 +322,3 @@ class NeuronRound(nn.Module):
                 update,
             )
         return neurons
-
-
-class StatePool(nn.Module):
-    r"""Mean and maximum of the states of each layer, and what belongs to the whole network.
-
-    With `hidden_channels`, also the mean of a hidden layer on each state, $\mathrm{GELU}(A\, \mathrm{LN}(h_j) + b)$: a
-    mean over neurons can tell more about them the wider what it is taken of. Symmetry: invariant.
-
-    Args:
-        states: What gives the states.
-        hidden_channels: Width of the hidden layer; 0 (the default) for none.
-    """
-
-    def __init__(self, states: NeuronStates, hidden_channels: int = 0) -> None:
-        super().__init__()
-        self.out_channels = (2 * states.channels + hidden_channels) * len(states.layers) + states.network_channels
-        self.hidden = nn.ModuleDict(
-            {
-                str(layer): nn.Sequential(
-                    nn.LayerNorm(states.channels), nn.Linear(states.channels, hidden_channels), nn.GELU()
-                )
-                for layer in states.layers
-                if hidden_channels
-            }
-        )
-
-    def forward(self, states: States) -> Float[Tensor, "B D"]:
-        pooled = [value for h in states.neurons.values() for value in (h.mean(1), h.amax(1))]
-        hidden = [self.hidden[str(layer)](h).mean(1) for layer, h in states.neurons.items() if self.hidden]
-        return torch.cat([*pooled, *hidden, states.network], dim=-1)
-
-
-class WriteEntries(nn.Module):
-    r"""Gives each entry a linear map of the states at its ends, and on request a product of the two.
-
-    $$ Y_{jk} = A h_j + B h_k + \langle U h_j, V h_k \rangle $$
-
-    Entries between neurons that stay in place get linear maps of the pooled states. Symmetry: that of the states.
-
-    Args:
-        states: What gives the states.
-        out_channels: Channels of each entry.
-        rank: Length of the vectors in the product; 0 for none.
-    """
-
-    def __init__(self, states: NeuronStates, out_channels: int, *, rank: int = 0) -> None:
-        super().__init__()
-        self.spec, self.groups = states.spec, states.groups
-        self.out_channels, self.rank = out_channels, rank
-        self.pool = StatePool(states)
-        self.maps, self.factors = nn.ModuleList(), nn.ModuleList()
-        for group in self.groups:
-            size, pooled = group.fold * out_channels, self.pool.out_channels
-            self.maps.append(
-                nn.ModuleList(nn.Linear(states.channels, size) for _ in group.ends)
-                if group.axes
-                else nn.ModuleList([nn.Linear(pooled, size)])
-            )
-            if rank and len(group.ends) == 2:
-                self.factors.append(nn.ModuleList(nn.Linear(states.channels, rank * size) for _ in group.ends))
-
-    def forward(self, states: States) -> WeightSpaceFeatures:
-        entries, factors = [], iter(self.factors)
-        pooled = self.pool(states) if any(not g.axes for g in self.groups) else None
-        for group, maps in zip(self.groups, self.maps, strict=True):
-            ends = [states.neurons[axis] for axis in group.ends]
-            values = [linear(h) for linear, h in zip(maps, ends or [pooled], strict=True)]  # pyright: ignore
-            value = values[0]
-            for n, other in enumerate(values[1:], start=1):
-                # Behind the dimensions of the ends so far, one more.
-                value = value.unsqueeze(-2) + other[(slice(None), *[None] * n)]
-            if self.rank and len(ends) == 2:
-                left, right = (f(h).unflatten(-1, (-1, self.rank)) for f, h in zip(next(factors), ends, strict=True))  # pyright: ignore
-                value = value + torch.einsum("bnsr, bmsr -> bnms", left, right) * self.rank**-0.5
-            entries.append(group.unfold_fixed(group.from_ends(value)))
-        return WeightSpaceFeatures(self.spec, join_groups(self.spec, entries))
-
-
-class StateCrossAttention(nn.Module):
-    r"""An array of latents: learned queries that attend to the states of all neurons, and an MLP of the pooled states.
-
-    The values that queries attend to are the same for all; the MLP gives each latent numbers of its own.
-    Symmetry: invariant.
-
-    Args:
-        states: What gives the states.
-        latent_channels: Channels of each latent.
-        num_latents: Number of learned queries.
-        num_heads: Heads; must divide the latent channels.
-        pool_channels: Hidden layer of the pooled states; see `StatePool`.
-        hidden_channels: Width of the MLP of the pooled states. Defaults to four times the channels of a state.
-    """
-
-    def __init__(
-        self,
-        states: NeuronStates,
-        latent_channels: int,
-        num_latents: int,
-        num_heads: int = 4,
-        *,
-        pool_channels: int = 0,
-        hidden_channels: int | None = None,
-    ) -> None:
-        super().__init__()
-        if latent_channels % num_heads:
-            raise UserError(
-                f"Expected latent channels divisible by the heads, but got {latent_channels} and {num_heads} heads."
-            )
-        self.num_heads = num_heads
-        self.out_channels = latent_channels
-        self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))
-        self.norm = nn.LayerNorm(states.channels)
-        self.to_pairs = nn.ModuleDict({str(i): nn.Linear(states.channels, 2 * latent_channels) for i in states.layers})
-        self.pool = StatePool(states, pool_channels)
-        size = self.pool.out_channels
-        hidden = 4 * states.channels if hidden_channels is None else hidden_channels
-        self.from_pool = nn.Sequential(
-            nn.LayerNorm(size), nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, num_latents * latent_channels)
-        )
-        self.mix = nn.Linear(latent_channels, latent_channels)
-
-    def forward(self, states: States) -> Float[Tensor, "B M D"]:
-        latents = self.from_pool(self.pool(states)).unflatten(-1, self.queries.shape)
-        if not states.neurons:
-            return latents
-        pairs = torch.cat([self.to_pairs[str(i)](self.norm(h)) for i, h in states.neurons.items()], dim=1)
-        keys, values = rearrange(pairs, "B n (s H c) -> s B H n c", s=2, H=self.num_heads)
-        queries = rearrange(self.queries, "M (H c) -> H M c", H=self.num_heads).expand(len(keys), -1, -1, -1)
-        read = nn.functional.scaled_dot_product_attention(queries, keys, values)
-        return latents + self.mix(rearrange(read, "B H M c -> B M (H c)"))

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.layers.layer import Layer
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Layer):
     """Layer normalisation over the channels of each entry, with a scale and shift of its own for each group.
 
     Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.4.
@@ -23,12 +24,8 @@ class LayerNorm(nn.Module):
         per_layer: One scale and shift for each layer's weights and biases, or one for all.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, channels: int, *, per_layer: bool = True) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         num_scales = len(spec.groups) if per_layer else 1
         self.scale = nn.Parameter(torch.ones(num_scales, channels))
         self.shift = nn.Parameter(torch.zeros(num_scales, channels))
@@ -45,14 +42,15 @@ class LayerNorm(nn.Module):
 
 
 def spread_over_entries(
-    spec: NetworkSpec, values: Float[Tensor, "G C"] | Sequence[Float[Tensor, "C"]]
-) -> Float[Tensor, "N C"]:
-    """Repeats one vector for each group over the entries of that group."""
+    spec: NetworkSpec, values: Sequence[Float[Tensor, "*B C"]] | Float[Tensor, "G C"]
+) -> Float[Tensor, "*B N C"]:
+    """Repeats one vector for each group, or one for each network, over the entries of that group."""
     # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
-    return torch.cat([v.expand(g.size, -1) for g, v in zip(spec.groups, values, strict=True)])
+    pairs = zip(spec.groups, values, strict=True)
+    return torch.cat([v.unsqueeze(-2).expand(*v.shape[:-1], g.size, -1) for g, v in pairs], dim=-2)
 
 
-class OutputScale(nn.Module):
+class OutputScale(Layer):
     """Multiplies each layer's weights by one learned number, and its biases by another.
 
     A small start makes an editor begin near the identity: `W + scale * delta(W)`.
@@ -65,12 +63,8 @@ class OutputScale(nn.Module):
         initial: The scales' first value.
     """
 
-    symmetry: Symmetry = "NP"
-
     def __init__(self, spec: NetworkSpec, channels: int = 1, *, initial: float = 0.01) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         self.scale = nn.Parameter(torch.full((len(spec.groups), 1), initial))
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -78,7 +72,7 @@ class OutputScale(nn.Module):
         return features.with_tensor(features.tensor * spread_over_entries(self.spec, self.scale))
 
 
-class Standardize(nn.Module):
+class Standardize(Layer):
     r"""Subtracts the mean of each layer's weights, or biases, over a dataset, and divides by their std.
 
     The layers of one network differ in scale by factors of ten and more; without this, linear layers hardly see the
@@ -92,14 +86,11 @@ class Standardize(nn.Module):
         channels: Channels in and out.
     """
 
-    symmetry: Symmetry = "NP"
     mean: Tensor
     deviation: Tensor
 
     def __init__(self, spec: NetworkSpec, channels: int = 1) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = self.out_channels = channels
+        super().__init__(spec, channels, channels)
         self.register_buffer("mean", torch.zeros(len(spec.groups), channels))
         self.register_buffer("deviation", torch.ones(len(spec.groups), channels))
 

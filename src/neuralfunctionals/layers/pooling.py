@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from neuralfunctionals.layers.folding import FoldedGroup, Reduction
+from neuralfunctionals.layers.layer import Layer
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
 # Axes: B input networks, D pooled values.
 
 
-class _Pool(nn.Module):
+class _Pool(Layer):
     """Reduces each group over its permutable neurons and joins what remains."""
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, symmetry: Symmetry, reduction: Reduction) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = in_channels
-        self.symmetry: Symmetry = symmetry
+    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
+        groups = FoldedGroup.of(spec, self.symmetry)
+        super().__init__(spec, in_channels, in_channels * sum(g.fold for g in groups))
+        self.groups = groups
         self.reduction: Reduction = reduction
-        self.groups = FoldedGroup.of(spec, symmetry)
-        self.out_channels = in_channels * sum(g.fold for g in self.groups)
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:
         features.require_spec(self.spec, type(self).__name__)
         pairs = zip(self.groups, features.split(), strict=True)
         return torch.cat([g.pool(g.fold_fixed(x), (), self.reduction) for g, x in pairs], dim=-1)
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
 
 
 class NPPool(_Pool):
@@ -44,9 +39,6 @@ class NPPool(_Pool):
         reduction: `"mean"`, `"sum"` or `"max"`.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
-        super().__init__(spec, in_channels, symmetry="NP", reduction=reduction)
-
 
 class HNPPool(_Pool):
     """As `NPPool`, but input and output neurons are kept apart as well.
@@ -59,11 +51,10 @@ class HNPPool(_Pool):
         reduction: `"mean"`, `"sum"` or `"max"`.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
-        super().__init__(spec, in_channels, symmetry="HNP", reduction=reduction)
+    symmetry: Symmetry = "HNP"
 
 
-class StatFeatures(nn.Module):
+class StatFeatures(Layer):
     """Mean, variance and the quantiles 0, 25, 50, 75, 100 % of each layer's weights and of its biases.
 
     The variance is over the entries themselves (not the unbiased estimate), so that one entry gives 0.
@@ -76,14 +67,10 @@ class StatFeatures(nn.Module):
         in_channels: Channels of each entry.
     """
 
-    symmetry: Symmetry = "NP"
     quantiles: Float[Tensor, "5"]
 
     def __init__(self, spec: NetworkSpec, in_channels: int = 1) -> None:
-        super().__init__()
-        self.spec = spec
-        self.in_channels = in_channels
-        self.out_channels = 7 * in_channels * len(spec.groups)
+        super().__init__(spec, in_channels, 7 * in_channels * len(spec.groups))
         self.register_buffer("quantiles", torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), persistent=False)
 
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B D"]:

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.layers.layer import Layer
+from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 
-class _KernelMap(nn.Module):
+class _KernelMap(Layer):
     """A linear map of each group's channels, where one side holds all kernel positions of a weight."""
 
-    spec: NetworkSpec
-    symmetry: Symmetry = "NP"
+    folds_input: bool
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, folds_input: bool) -> None:
-        super().__init__()
-        self.spec = spec
-        self.skeleton = spec.without_kernels()
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.folds_input = folds_input
+    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
+        super().__init__(spec, in_channels, out_channels)
+        skeleton = spec.without_kernels()
+        self.in_spec, self.out_spec = (spec, skeleton) if self.folds_input else (skeleton, spec)
         self.maps = nn.ModuleList()
         for group in spec.groups:
             k = group.kernel_size
-            sizes = (k * in_channels, out_channels) if folds_input else (in_channels, k * out_channels)
+            sizes = (k * in_channels, out_channels) if self.folds_input else (in_channels, k * out_channels)
             # A layer without kernel that keeps its width has nothing to fold: the paper's parameter count agrees.
             keeps = len(group.shape) == len(group.axes) and in_channels == out_channels
             self.maps.append(nn.Identity() if keeps else nn.Linear(*sizes))
 
-    def _convert(self, tensor: Tensor) -> Tensor:
+    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        features.require_spec(self.in_spec, type(self).__name__)
+        parts = features.tensor.split([g.size for g in self.in_spec.groups], dim=1)
         outputs = []
-        sizes = [g.size if self.folds_input else g.size // g.kernel_size for g in self.spec.groups]
-        for group, linear, part in zip(self.spec.groups, self.maps, tensor.split(sizes, dim=1), strict=True):
+        for group, linear, part in zip(self.spec.groups, self.maps, parts, strict=True):
             k = group.kernel_size
             if self.folds_input:
                 outputs.append(linear(part.unflatten(1, (-1, k)).flatten(2)))
             else:
                 outputs.append(linear(part).unflatten(2, (k, self.out_channels)).flatten(1, 2))
-        return torch.cat(outputs, dim=1)
-
-    def extra_repr(self) -> str:
-        return f"{self.spec}, {self.in_channels} -> {self.out_channels} channels"
+        return WeightSpaceFeatures(self.out_spec, torch.cat(outputs, dim=1))
 
 
 class Project(_KernelMap):
@@ -58,12 +54,7 @@ class Project(_KernelMap):
         out_channels: Channels of each weight afterwards.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, folds_input=True)
-
-    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        features.require_spec(self.spec, "Project")
-        return WeightSpaceFeatures(self.skeleton, self._convert(features.tensor))
+    folds_input = True
 
 
 class Unproject(_KernelMap):
@@ -81,14 +72,4 @@ class Unproject(_KernelMap):
         out_channels: Channels at each kernel position afterwards.
     """
 
-    def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int) -> None:
-        super().__init__(spec, in_channels, out_channels, folds_input=False)
-
-    @property
-    def in_spec(self) -> NetworkSpec:
-        """The networks it takes, which differ from those it returns."""
-        return self.skeleton
-
-    def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        features.require_spec(self.skeleton, "Unproject")
-        return WeightSpaceFeatures(self.spec, self._convert(features.tensor))
+    folds_input = False

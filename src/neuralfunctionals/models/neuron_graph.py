@@ -9,13 +9,8 @@ from torch import Tensor, nn
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.layers import NeuronStates, OutputScale, Pointwise
-from neuralfunctionals.layers.neuron_states import (
-    StateCrossAttention,
-    StatePool,
-    WriteEntries,
-    spread_scales,
-    take_out_scales,
-)
+from neuralfunctionals.layers.neuron_states import spread_scales, take_out_scales
+from neuralfunctionals.layers.state_readout import StateCrossAttention, StatePool, WriteEntries
 from neuralfunctionals.models.heads import vector_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
@@ -50,7 +45,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         probes: Learned points (images for CNNs) at which networks are evaluated; 0 (the default) reads weights only.
         dropout: Dropout before the output layer.
         pooling: See above.
-        pool_channels: Width of a hidden layer on each state, whose mean is pooled too; see `layers.StatePool`.
+        pool_channels: Width of a hidden layer on each state, whose mean is pooled too; see `StatePool`.
         num_latents: Queries that attend to the neurons.
         latent_channels: Channels of each latent.
         head_channels: Hidden widths of the MLP behind the pooled states. Defaults to one of 256 for a vector, and of
@@ -154,7 +149,7 @@ class NeuronGraphNet(nn.Module, Pretrained):
         hidden = self.write(states) + self.skip(relative)
         output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)
         # An edit is learned relative to what it edits: groups of entries differ in scale by factors of ten.
-        spread = spread_scales(self.states.groups, scales.mean(-1, keepdim=True))
+        spread = spread_scales(self.states, scales.mean(-1, keepdim=True))
         return self.scale(output).map(lambda x: x * spread)
 
     @classmethod

@@ -22,7 +22,7 @@ from neuralfunctionals.layers import (
     Standardize,
     WeightSpaceCrossAttention,
 )
-from neuralfunctionals.layers.neuron_states import WriteEntries
+from neuralfunctionals.layers.state_readout import WriteEntries
 from neuralfunctionals.models.heads import vector_head
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures

@@ -40,21 +40,8 @@ _NEURONWISE_FUNCTIONS = (
 # Between a convolution and a dense layer one of these must remove the positions.
 _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "squeeze")
 _SHAPE_FUNCTIONS = ("size", "getattr", "getitem", "dim", "ndimension", "numel")
-
-
-_ACTIVATIONS = {
-    "ReLU": "relu",
-    "Tanh": "tanh",
-    "GELU": "gelu",
-    "Sigmoid": "sigmoid",
-    "SiLU": "silu",
-    "Softsign": "softsign",
-    "Tanhshrink": "tanhshrink",
-    "Softplus": "softplus",
-    "Mish": "mish",
-    "SELU": "selu",
-    "relu_": "relu",
-}
+_ACTIVATION_MODULES = "ReLU Tanh GELU Sigmoid SiLU Softsign Tanhshrink Softplus Mish SELU".split()
+_ACTIVATIONS = {"relu_": "relu", **{name: name.lower() for name in _ACTIVATION_MODULES}}
 """Names of activations, besides functions that have the same name; only with their default arguments."""
 _KEEPS_VALUES = "Identity Dropout Flatten contiguous dropout flatten float double view reshape squeeze".split()
 
@@ -110,8 +97,10 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
             "other without branching on values."
         ) from error
     facts = _ChainFacts()
-    layers = tuple(_follow_chain(module, graph, facts, options))
-    spec = NetworkSpec(facts.add_activations(layers), pooling=facts.pooling)
+    layers = list(_follow_chain(module, graph, facts, options))
+    pairs = zip(layers, facts.steps, strict=True)
+    known = tuple(replace(layer, activation=_read_activation(steps)) for layer, steps in pairs)
+    spec = NetworkSpec(known, pooling=facts.pooling)
     used = {group.key for group in spec.groups}
     unused = [name for name, _ in module.named_parameters(remove_duplicate=False) if name not in used]
     if unused:
@@ -127,10 +116,8 @@ class _ChainFacts:
 
     def __init__(self) -> None:
         self.steps: list[list[tuple[str, Any]]] = []
+        """For each layer what follows it: names and arguments."""
         self.pooling: str | None = None
-
-    def start_layer(self) -> None:
-        self.steps.append([])
 
     def add(self, name: str, argument: Any = None) -> None:
         if self.steps:
@@ -147,11 +134,6 @@ class _ChainFacts:
                 self.steps[-1].remove(step)
                 self.pooling = "mean"
                 return
-
-    def add_activations(self, layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
-        return tuple(
-            replace(layer, activation=_read_activation(steps)) for layer, steps in zip(layers, self.steps, strict=True)
-        )
 
 
 def _read_activation(steps: Sequence[tuple[str, Any]]) -> Activation | None:
@@ -243,7 +225,7 @@ def _follow_chain(
         seen.add(target)
         if last is not None and last.kernel and not layer.kernel:
             facts.take_pooling(len(last.kernel))
-        facts.start_layer()
+        facts.steps.append([])
         last, unknown, positions_removed = layer, None, False
         yield layer
 

@@ -331,12 +331,10 @@ def stack(parts: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
     return WeightSpaceFeatures.stack(parts)
 
 
-def _collate(batch: Sequence[WeightSpaceFeatures], *, collate_fn_map: Any = None) -> WeightSpaceFeatures:
-    """What a `DataLoader` makes of a list of features: one batch."""
-    return WeightSpaceFeatures.concatenate(batch)
-
-
-torch.utils.data._utils.collate.default_collate_fn_map[WeightSpaceFeatures] = _collate  # pyright: ignore
+# What a `DataLoader` makes of a list of features: one batch.
+torch.utils.data._utils.collate.default_collate_fn_map[WeightSpaceFeatures] = (  # pyright: ignore
+    lambda batch, *, collate_fn_map=None: cat(batch)
+)
 
 
 def pack(spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Float[Tensor, "B N C"]:

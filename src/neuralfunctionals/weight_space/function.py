@@ -19,25 +19,12 @@ from neuralfunctionals.weight_space.state import unpack_state_dict
 
 # Axes: B input networks, P points or images, D input dimensions, O outputs.
 
+_OF_TORCH = "relu leaky_relu gelu silu softsign tanhshrink hardtanh elu selu softplus mish hardswish relu6".split()
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
-    "tanh": torch.tanh,
-    "relu": F.relu,
-    "leaky_relu": F.leaky_relu,
-    "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "sigmoid": torch.sigmoid,
-    "silu": F.silu,
-    "softsign": F.softsign,
-    "tanhshrink": F.tanhshrink,
-    "hardtanh": F.hardtanh,
-    "erf": torch.erf,
-    "elu": F.elu,
-    "selu": F.selu,
-    "softplus": F.softplus,
-    "mish": F.mish,
-    "hardswish": F.hardswish,
-    "relu6": F.relu6,
+    **{name: getattr(torch, name) for name in ("tanh", "sigmoid", "erf")},
+    **{name: getattr(F, name) for name in _OF_TORCH},
 }
 _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

@@ -179,20 +179,9 @@ def split_product(label: Label, outer_size: int) -> tuple[Label, Label] | None:
         bind(label, product([outer, inner]))
         return outer, inner
     if label.kind == "product":
-        parts, outer = list(label.parts), []
-        while parts and math.prod(p.size for p in outer) < outer_size:
-            wanted = outer_size // math.prod(p.size for p in outer)
-            part = find(parts.pop(0))
-            if part.size > wanted:
-                pieces = split_product(part, wanted)
-                if pieces is None:
-                    return None
-                part, rest = pieces
-                parts.insert(0, rest)
-            outer.append(part)
-        if math.prod(p.size for p in outer) != outer_size:
-            return None
-        return product(outer), product(parts)
+        parts = list(label.parts)
+        outer = _take_factors(parts, outer_size)
+        return None if outer is None else (product(outer), product(parts))
     # A sum: every part must have the inner label as its inner factor.
     if any(part.size % inner_size for part in label.parts):
         return None
@@ -245,27 +234,31 @@ def cut(label: Label, cuts: Sequence[int]) -> list[Label] | None:
 
 def regroup(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[Label]:
     """The labels of a view in another shape."""
-    whole = list(labels)
-    factors = [p for x in map(find, labels) for p in (x.parts if x.kind == "product" else [x])]
-    result: list[Label] = []
+    factors, result = list(labels), []
     for size in shape:
-        taken: list[Label] = []
-        while math.prod(f.size for f in taken) < size and factors:
-            wanted, factor = size // math.prod(f.size for f in taken), find(factors.pop(0))
-            if factor.kind == "product":
-                factors = [*factor.parts, *factors]
-                continue
-            if factor.size > wanted:
-                pieces = split_product(factor, wanted)
-                if pieces is None:
-                    return _give_up(whole, shape, where)
-                factor, rest = pieces
-                factors.insert(0, rest)
-            taken.append(factor)
-        if math.prod(f.size for f in taken) != size:
-            return _give_up(whole, shape, where)
+        taken = _take_factors(factors, size)
+        if taken is None:
+            return _give_up(labels, shape, where)
         result.append(product(taken) if size != 1 else unit())
     return result
+
+
+def _take_factors(factors: list[Label], size: int) -> list[Label] | None:
+    """Removes the first factors, whose product has that size, splitting the last if need be; None if there are none."""
+    taken: list[Label] = []
+    while factors and math.prod(f.size for f in taken) < size:
+        wanted, factor = size // math.prod(f.size for f in taken), find(factors.pop(0))
+        if factor.kind == "product":
+            factors[:0] = factor.parts
+            continue
+        if factor.size > wanted:
+            pieces = split_product(factor, wanted)
+            if pieces is None:
+                return None
+            factor, rest = pieces
+            factors.insert(0, rest)
+        taken.append(factor)
+    return taken if math.prod(f.size for f in taken) == size else None
 
 
 def _give_up(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[Label]:
@@ -285,9 +278,8 @@ def alternatives(label: Label) -> list[tuple[int, list[tuple[Label, int]]]]:
         return [(0, [(label, 1)])]
     if label.kind == "product":
         result: list[tuple[int, list[tuple[Label, int]]]] = [(0, [])]
-        inner = label.size
-        for part in label.parts:
-            inner //= part.size
+        for n, part in enumerate(label.parts, start=1):
+            inner = math.prod(p.size for p in label.parts[n:])
             found = [(o * inner, [(x, stride * inner) for x, stride in f]) for o, f in alternatives(part)]
             result = [(s + o, [*f, *g]) for s, f in result for o, g in found]
         return result

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Symmetry
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
+
+# Axes: B input networks, H hidden neurons of all layers in order.
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +126,37 @@ def move_hidden(values: Tensor, permutation: NeuronPermutation | None) -> Tensor
     parts = values.split(permutation.spec.widths[1:-1], dim=-1)
     moved = [part[..., sigma.argsort()] for part, sigma in zip(parts, permutation.sigma[1:-1], strict=True)]
     return torch.cat([values[..., :0], *moved], dim=-1)
+
+
+def scale_entries(
+    features: WeightSpaceFeatures,
+    entering: Float[Tensor, "*B H"],
+    leaving: Float[Tensor, "*B H"],
+    permutation: NeuronPermutation | None,
+) -> WeightSpaceFeatures:
+    """Permutes a chain's neurons, then scales its entries by factors of the hidden neurons at their ends.
+
+    Args:
+        features: The networks.
+        entering: Multiplies the entries that enter a neuron; for all networks, or for each.
+        leaving: Divides the weights that leave it.
+        permutation: Acts first; None for none.
+    """
+    if entering.ndim == 2 and len(entering) != len(features):
+        raise UserError(
+            f"This symmetry has elements for {len(entering)} networks, but there are {len(features)}. "
+            "Apply it to the batch it was made for."
+        )
+    features = features if permutation is None else permutation(features)
+    ends = entering.new_ones(*entering.shape[:-1], 1)
+    into, out = ([ends, *x.split(features.spec.widths[1:-1], dim=-1), ends] for x in (entering, leaving))
+    values = []
+    for group in features.spec.groups:
+        scale = into[group.axes[0]].unflatten(-1, (-1, *[1] * (len(group.shape) - 1)))
+        if len(group.axes) == 2 and group.axes[1]:  # inputs have no factor
+            scale = scale / out[group.axes[1]].unflatten(-1, (1, -1, *[1] * (len(group.shape) - 2)))
+        values.append(scale.expand(*entering.shape[:-1], *group.shape).flatten(entering.ndim - 1))
+    return features.with_tensor(features.tensor * torch.cat(values, dim=-1).unsqueeze(-1))
 
 
 def _take_nested(entries: Tensor, place: int, parent: int, sources: Tensor) -> Tensor:

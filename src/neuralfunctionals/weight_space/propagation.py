@@ -13,14 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from neuralfunctionals.weight_space.labels import (
-    Family,
-    Label,
-    find,
-    fresh,
-    pin,
-    unify,
-)
+from neuralfunctionals.weight_space.labels import Family, Label, find, fresh, pin, unify
 
 Labels = list[Any]
 """A `Label` or `Family` for each dimension."""
@@ -30,16 +23,17 @@ Rules = dict[str, tuple[Callable[..., Any], bool]]
 RULES: Rules = {}
 
 
-def rule(*names: str, families: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def rule(names: str, *, families: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as what some operations do to labels, by their ATen names.
 
     Args:
-        names: The operations; `"pointwise"` stands for all that torch marks so and that have no rule of their own.
+        names: The operations, one word each; `pointwise` stands for all that torch marks so and that have no rule of
+            their own.
         families: Whether it knows the parts of fused tensors, which are taken as one label otherwise.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        RULES.update(dict.fromkeys(names, (function, families)))
+        RULES.update(dict.fromkeys(names.split(), (function, families)))
         return function
 
     return register

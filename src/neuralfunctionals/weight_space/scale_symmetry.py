@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
-from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden
+from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden, scale_entries
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 # Axes: B input networks, H hidden neurons of all layers in order.
@@ -72,33 +72,12 @@ class ScaleSymmetry:
     def __call__(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         if features.spec.axes != self.spec.axes:
             features.require_spec(self.spec, "This symmetry")
-        if self.factors.ndim == 2 and len(self.factors) != len(features):
-            raise UserError(
-                f"This symmetry has elements for {len(self.factors)} networks, but there are {len(features)}. "
-                "Apply it to the batch it was made for."
-            )
-        features = features if self.permutation is None else self.permutation(features)
-        scales = entry_scales(features.spec, self.factors.to(features.tensor))
-        return features.with_tensor(features.tensor * scales.unsqueeze(-1))
+        factors = self.factors.to(features.tensor)
+        return scale_entries(features, factors, factors, self.permutation)
 
     def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """The action is linear: the same on networks and on differences of networks."""
         return self(features)
-
-
-def entry_scales(spec: NetworkSpec, factors: Float[Tensor, "*B H"]) -> Float[Tensor, "*B N"]:
-    """What each entry is multiplied by: the factor of the neuron it enters, over that of the neuron it leaves."""
-    ends = factors.new_ones(*factors.shape[:-1], 1)
-    parts = [ends, *factors.split(spec.widths[1:-1], dim=-1), ends]
-    values = []
-    for group in spec.groups:
-        entering = parts[group.axes[0]].unflatten(-1, (-1, *[1] * (len(group.shape) - 1)))
-        scale = entering
-        if len(group.axes) == 2:
-            leaving = parts[group.axes[1]].unflatten(-1, (1, -1, *[1] * (len(group.shape) - 2)))
-            scale = entering / leaving
-        values.append(scale.expand(*factors.shape[:-1], *group.shape).flatten(factors.ndim - 1))
-    return torch.cat(values, dim=-1)
 
 
 def canonicalize_scales(

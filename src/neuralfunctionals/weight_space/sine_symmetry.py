@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
-from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden
+from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden, scale_entries
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 # Axes: B input networks, H hidden neurons of all layers in order, N packed entries.
@@ -114,10 +113,6 @@ class SineSymmetry:
         flips, turns = move_hidden(self.flips, back), move_hidden(-self.signs * self.turns, back)
         return SineSymmetry(self.spec, flips, turns, self.omega, back)
 
-    @overload
-    def __matmul__(self, other: SineSymmetry) -> SineSymmetry: ...
-    @overload
-    def __matmul__(self, other: NeuronPermutation) -> SineSymmetry: ...
     def __matmul__(self, other: SineSymmetry | NeuronPermutation) -> SineSymmetry:
         """The composition: `(g @ h)(x) == g(h(x))`; `h` may be a permutation."""
         other = self._wrap(other)
@@ -157,25 +152,10 @@ class SineSymmetry:
         """The linear part of the action, for edits and gradients: signs and permutation, no shifts of biases."""
         if features.spec.widths != self.spec.widths:
             features.require_spec(self.spec, "This symmetry")
-        if self.flips.ndim == 2 and len(self.flips) != len(features):
-            raise UserError(
-                f"This symmetry has elements for {len(self.flips)} networks, but there are {len(features)}. "
-                "Apply it to the batch it was made for."
-            )
-        features = features if self.permutation is None else self.permutation(features)
         # A weight gets the sign s of the neuron it enters, and s (-1)^k of the neuron it leaves.
         signs = 1 - 2 * self.flips.to(features.tensor)
         parities = signs * (1 - 2 * (self.turns & 1).to(features.tensor))
-        entering, leaving = (values.split(self.spec.widths[1:-1], dim=-1) for values in (signs, parities))
-        scales = signs.new_ones(*signs.shape[:-1], self.spec.num_entries)
-        for group in self.spec.groups:
-            scale = scales.narrow(-1, group.start, group.size).unflatten(-1, group.shape)
-            if group.layer < self.spec.num_layers:
-                sign = entering[group.layer - 1]
-                scale.mul_(sign if group.kind == "bias" else sign.unsqueeze(-1))
-            if group.layer > 1 and group.kind == "weight":
-                scale.mul_(leaving[group.layer - 2].unsqueeze(-2))
-        return features.with_tensor(features.tensor * scales.unsqueeze(-1))
+        return scale_entries(features, signs, parities, self.permutation)
 
 
 def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[WeightSpaceFeatures, SineSymmetry]:

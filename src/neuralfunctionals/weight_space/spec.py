@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from neuralfunctionals.weight_space.symmetry import NetworkSymmetry
 
 CONVENTIONS = ("paper", "dws")
-"""How inputs and outputs of sine networks are meant; see `nf.inr.convert_convention`."""
+"""SIREN conventions: the order of the coordinates and the range of the outputs; see `nf.inr.convert_convention`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NetworkSpec:
         Args:
             widths: Neurons from input to output.
             omega: Frequency of the sines.
-            convention: How inputs and outputs are meant; see `nf.inr.convert_convention`.
+            convention: The SIREN convention; see `nf.inr.convert_convention`.
         """
         return replace(cls.mlp(widths, Activation("sine", omega)), convention=convention)
 

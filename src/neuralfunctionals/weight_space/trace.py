@@ -6,7 +6,6 @@ import contextlib
 import copy
 import io
 import logging
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Axis, Group
-from neuralfunctionals.weight_space.labels import Label, alternatives, fresh, restrict
+from neuralfunctionals.weight_space.labels import Label, alternatives, fresh, product, restrict
 from neuralfunctionals.weight_space.operations import RULES
 from neuralfunctionals.weight_space.propagation import Propagation, constant_labels
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -195,7 +194,8 @@ def _write_spec(
     start = 0
     for n, state in enumerate(tensors, start=1):
         key, shape = state.keys[0], tuple(state.tensor.shape)
-        for offset, factors in _blocks(labels[key], shape):
+        # Strided blocks of the tensor, each dimension of which is one set.
+        for offset, factors in alternatives(product(labels[key])):
             neurons, inner = [], []
             for label, stride in factors:
                 if label.size == 1:
@@ -209,21 +209,10 @@ def _write_spec(
                     axes.append(Axis(label.size, role, _axis_name(key, axes)))
                     atoms.append(label)
                 neurons.append((numbers[id(label)], label.size, stride))
+            here = tuple(axis for axis, _, _ in neurons)
             dims = [(size, stride) for _, size, stride in neurons] + inner or [(1, 1)]
-            numbers_here = tuple(a for a, _, _ in neurons)
-            groups.append(
-                Group(
-                    n,
-                    _kind(key, numbers_here),
-                    numbers_here,
-                    tuple(size for size, _ in dims),
-                    start,
-                    key,
-                    offset,
-                    tuple(stride for _, stride in dims),
-                    shape,
-                )
-            )
+            sizes, strides = zip(*dims, strict=True)
+            groups.append(Group(n, _kind(key, here), here, sizes, start, key, offset, strides, shape))
             start = groups[-1].stop
     if not any(axis.role == "hidden" for axis in axes):
         raise UserError(
@@ -234,16 +223,6 @@ def _write_spec(
     axes = _nest(axes, atoms, propagation)
     aliases = tuple((key, state.keys[0]) for state in tensors for key in state.keys[1:])
     return NetworkSpec(axes=tuple(axes), groups=tuple(groups), aliases=aliases, notes=tuple(propagation.notes))
-
-
-def _blocks(labels: list[Label], shape: tuple[int, ...]) -> list[tuple[int, list[tuple[Label, int]]]]:
-    """Strided blocks of a tensor, each dimension of which is one set: offset, and the sets with their strides."""
-    blocks: list[tuple[int, list[tuple[Label, int]]]] = [(0, [])]
-    for dimension, label in enumerate(labels):
-        step = math.prod(shape[dimension + 1 :])
-        found = [(o * step, [(x, s * step) for x, s in f]) for o, f in alternatives(label)]
-        blocks = [(o + p, [*f, *g]) for o, f in blocks for p, g in found]
-    return blocks
 
 
 def _kind(key: str, axes: tuple[int, ...]) -> str:

@@ -11,7 +11,8 @@ from torch import nn
 
 from neuralfunctionals import LayerSpec, NetworkSpec
 from neuralfunctionals.data import FitPlan, Store, WeightDataset, fit_dataset, open_images
-from neuralfunctionals.data.formats.published import export_networks, import_networks, read_state_dict
+from neuralfunctionals.data.formats.network_files import read_state_dict
+from neuralfunctionals.data.formats.published import export_networks, import_networks
 from neuralfunctionals.inr import FitRecipe, render_images
 
 

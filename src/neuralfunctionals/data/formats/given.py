@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralfunctionals.data.formats.network_files import read_form, read_networks, read_state_dicts, unwrap
+from neuralfunctionals.data.formats.network_files import naming, read_form, read_networks, read_state_dicts, unwrap
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import Siren, SirenForm
@@ -77,11 +77,9 @@ def _from_file(file: Path, layers: Sequence[str] | None, module: nn.Module | Non
     if file.suffix == ".npz":
         features = read_networks(file)
         return GivenNetworks(features, False, lambda new: new, read_form(file), file)
-    try:
+    with naming(file):
         parts = read_state_dicts(file)
         return replace(_from_parts(parts, layers, module, is_single=len(parts) == 1), where=file)
-    except ValueError as error:
-        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
 def _from_parts(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,76 +35,66 @@ def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
         raise UserError(f"Expected a file of weights, but there is none at {file}.")
     if file.suffix == ".npz":
         return read_arrays(file)[0]
+    return read_network(file)
+
+
+def read_network(file: Path, spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
+    """The network of a file with one `state_dict`; its spec is read off the file unless given."""
+    with naming(file):
+        return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)], spec)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Adds the file's name to messages about its content."""
     try:
-        return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)])
+        yield
     except ValueError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
 
 
-def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
-    """What an `.npz` file says of the form of its sine networks; files that do not say give None."""
-    return read_form_of_arrays(Path(file)) if Path(file).suffix == ".npz" else None
-
-
-def write_networks(
-    file: str | os.PathLike[str], networks: WeightSpaceFeatures, *, form: SirenForm | None = None
-) -> None:
-    """Writes what `read_networks` reads, in the format of the name's ending; whole or not at all.
-
-    Args:
-        file: Where to write.
-        networks: What to write; many only to an `.npz` file.
-        form: The form of sine networks, for `read_form`; a `state_dict` has no place for it.
-    """
-    file = _require_ending(file)
-    if file.suffix != ".npz" and len(networks) != 1:
-        raise UserError(
-            f"Expected one network for {file}, but got {len(networks)}. Write many to a file ending in .npz."
-        )
-    data = io.BytesIO()
-    if file.suffix == ".npz":
-        arrays: Any = {"weights": networks.to_vectors().numpy(), "spec": np.array(networks.spec.to_json())}
-        np.savez(data, **arrays, **arrays_of_form(form))
-    elif file.suffix == ".safetensors":
-        data.write(safetensors.torch.save(networks.to_state_dicts()[0]))
-    else:
-        torch.save(networks.to_state_dicts()[0], data)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, data.getvalue())
-
-
-def write_given(file: str | os.PathLike[str], networks: Any, *, form: SirenForm | None = None) -> None:
+def write_networks(file: str | os.PathLike[str], networks: Any, *, form: SirenForm | None = None) -> None:
     """Writes features, a `state_dict` or a list of these, as `read_given` gives them back; whole or not at all.
 
     Args:
-        file: Where to write; the ending says how. Many networks go to an `.npz`, `.pth`, `.pt` or `.ckpt` file.
+        file: Where to write; the ending says how. Features of many networks go to an `.npz` file, lists of many also to
+            a `.pth`, `.pt` or `.ckpt` file.
         networks: What to write. Tensors of a `state_dict` keep their dtypes, except in an `.npz` file.
-        form: The form of sine networks, which an `.npz` file keeps.
+        form: The form of sine networks, for `read_form`; only an `.npz` file has a place for it.
     """
     file = _require_ending(file)
-    if isinstance(networks, WeightSpaceFeatures) or file.suffix == ".npz":
+    if file.suffix == ".npz":
         if not isinstance(networks, WeightSpaceFeatures):
             parts = [networks] if isinstance(networks, Mapping) else networks
             networks = WeightSpaceFeatures.from_state_dicts([{k: v.float() for k, v in p.items()} for p in parts])
-        return write_networks(file, networks, form=form)
-    if file.suffix == ".safetensors" and not isinstance(networks, Mapping):
-        raise UserError(f"Expected one network for {file}, but got {len(networks)}. Write many to an .npz file.")
-    data = io.BytesIO()
+        arrays: Any = {"weights": networks.to_vectors().numpy(), "spec": np.array(networks.spec.to_json())}
+        return _write(file, lambda data: np.savez(data, **arrays, **arrays_of_form(form)))
+    is_one, is_features = isinstance(networks, Mapping), isinstance(networks, WeightSpaceFeatures)
+    if not is_one and (is_features or file.suffix == ".safetensors"):
+        if len(networks) != 1:
+            raise UserError(
+                f"Expected one network for {file}, but got {len(networks)}. Write many to a file ending in .npz."
+            )
+        (networks,) = networks.to_state_dicts() if is_features else networks
     if file.suffix == ".safetensors":
-        data.write(safetensors.torch.save({name: tensor.contiguous() for name, tensor in networks.items()}))
-    else:
-        torch.save(networks, data)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, data.getvalue())
-    return None
+        content = {name: tensor.contiguous() for name, tensor in networks.items()}
+        return _write(file, lambda data: data.write(safetensors.torch.save(content)))
+    return _write(file, lambda data: torch.save(networks, data))
+
+
+write_given = write_networks
 
 
 def write_latents(file: str | os.PathLike[str], latents: Float[Tensor, "B M D"]) -> None:
     """Writes the array `latents` of an `.npz` file; whole or not at all."""
+    _write(Path(file), lambda data: np.savez(data, latents=latents.numpy()))
+
+
+def _write(file: Path, save: Callable[[io.BytesIO], object]) -> None:
     data = io.BytesIO()
-    np.savez(data, latents=latents.numpy())
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(Path(file), data.getvalue())
+    save(data)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, data.getvalue())
 
 
 def _require_ending(file: str | os.PathLike[str]) -> Path:
@@ -189,13 +180,14 @@ _FORM = ("omega", "convention")
 
 
 def arrays_of_form(form: SirenForm | None) -> dict[str, Any]:
-    """What `read_form_of_arrays` reads."""
+    """What `read_form` reads."""
     return {} if form is None else {name: np.array(getattr(form, name)) for name in _FORM}
 
 
-def read_form_of_arrays(file: Path) -> SirenForm | None:
-    """The form of sine networks that an `.npz` file tells."""
-    found = read_npz(file, optional=_FORM)
+def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
+    """The form of sine networks that an `.npz` file tells; None if it does not, and for files of a `state_dict`."""
+    file = Path(file)
+    found = {} if file.suffix in _STATE_DICTS else read_npz(file, optional=_FORM)
     told = {name: array.item() if array.size == 1 else None for name, array in found.items()}
     try:
         return SirenForm.from_provenance(told)

@@ -9,7 +9,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,10 +21,11 @@ from torch import Tensor
 from neuralfunctionals.data.formats.network_files import (
     arrays_of_form,
     read_arrays,
-    read_form_of_arrays,
-    read_state_dict,
+    read_form,
+    read_network,
 )
 from neuralfunctionals.data.formats.small_cnn_zoo import export_zoo, import_zoo
+from neuralfunctionals.data.shards import describe_items
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.errors import UserError
@@ -40,6 +41,7 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 FORMATS = ("nfn-sirens", "state-dicts", "npz", "small-cnn-zoo")
 IMAGE_SIZE = (28, 28)
 """Height and width at which imported networks are rendered unless told otherwise."""
+_COUNTERS = ("label", "source_index", "copy", "split")
 _LARGEST = np.iinfo(np.int64).max
 _NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
 _NFN_FILE = re.compile(r"net(?P<index>\d+)\.pth")
@@ -91,7 +93,7 @@ def import_networks(
     given = [name for name, value in for_sirens.items() if value is not None]
     if kind == "small-cnn-zoo" and given:
         raise UserError(f"Expected no {given[0]} for a small-cnn-zoo: it belongs to sine networks. Leave it out.")
-    known = read_form_of_arrays(Path(source)) if kind == "npz" and Path(source).is_file() else None
+    known = read_form(source) if kind == "npz" and Path(source).is_file() else None
     form = SirenForm.choose(omega, convention, known=known, assumed=SirenForm(), where=source)
     source, out = Path(source), Path(out)
     if not source.exists():
@@ -182,51 +184,24 @@ def _import_files(
     image_size: tuple[int, int] | None,
     report: Progress,
 ) -> None:
-    spec = _read_spec(networks[0].file)
+    spec = read_network(networks[0].file).spec
     splits = own_splits(len(networks))
     provenance = {**provenance, **_shape(spec, image_size)}
     store = Store.create(out, StoreHeader(len(networks), shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
-        rows = []
-        for item in items:
-            file = networks[item].file
-            try:
-                rows.append(WeightSpaceFeatures.from_state_dicts([read_state_dict(file)], spec).to_vectors()[0])
-            except ValueError as error:
-                raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
-        chosen = [networks[item] for item in items]
+        chosen = networks[items.start : items.stop]
         tensors = {
-            "weights": torch.stack(rows).numpy(),
+            "weights": torch.cat([read_network(n.file, spec).to_vectors() for n in chosen]).numpy(),
             "label": np.array([n.label for n in chosen], dtype=np.int64),
             "source_index": np.array([n.source_index for n in chosen], dtype=np.int64),
             "copy": np.zeros(len(chosen), dtype=np.int64),
             "split": splits[list(items)],
         }
         names = [f"{readable_name(n.file.parent)}/{readable_name(n.file)}" for n in chosen]
-        store.write_shard(shard, tensors, _metadata(tensors, items, [{"file": name} for name in names]))
+        counters = {name: tensors[name] for name in _COUNTERS}
+        store.write_shard(shard, tensors, describe_items(items, **counters, file=names))
         report(items.stop, len(networks))
-
-
-def _read_spec(file: Path) -> NetworkSpec:
-    try:
-        return NetworkSpec.from_state_dict(read_state_dict(file))
-    except ValueError as error:
-        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
-
-
-def _metadata(tensors: Mapping[str, np.ndarray], items: range, more: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "item": item,
-            "source_index": int(tensors["source_index"][row]),
-            "copy": int(tensors["copy"][row]),
-            "label": int(tensors["label"][row]),
-            "split": SPLITS[int(tensors["split"][row])],
-            **more[row],
-        }
-        for row, item in enumerate(items)
-    ]
 
 
 def _import_npz(
@@ -257,11 +232,8 @@ def _import_npz(
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
         tensors = {name: array[items.start : items.stop] for name, array in content.items()}
-        store.write_shard(shard, tensors, _metadata(tensors, items, [{}] * len(items)))
+        store.write_shard(shard, tensors, describe_items(items, **{name: tensors[name] for name in _COUNTERS}))
         report(items.stop, count)
-
-
-_COUNTERS = ("label", "source_index", "copy", "split")
 
 
 def _storable(file: Path, name: str, array: np.ndarray) -> np.ndarray:

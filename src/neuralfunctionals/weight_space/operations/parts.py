@@ -67,7 +67,7 @@ def _slice(self: Propagation, node: fx.Node) -> Labels:
     return labels
 
 
-@rule("split", "split_with_sizes", "chunk")
+@rule("split split_with_sizes chunk")
 def _split(self: Propagation, node: fx.Node) -> list[Labels]:
     labels = self.of(node.args[0])
     dimension = argument(node, 2, "dim", 0) % len(labels)

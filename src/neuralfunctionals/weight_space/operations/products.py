@@ -23,18 +23,7 @@ from neuralfunctionals.weight_space.propagation import (
 # Neurons meet.
 
 
-@rule(
-    "pointwise",
-    "where",
-    "maximum",
-    "minimum",
-    "masked_fill",
-    "lerp",
-    "addcmul",
-    "addcdiv",
-    "bitwise_and",
-    "logical_and",
-)
+@rule("pointwise where maximum minimum masked_fill lerp addcmul addcdiv bitwise_and logical_and")
 def _pointwise(self: Propagation, node: fx.Node) -> Labels:
     shape = shape_of(node)
     result = [unit() for _ in shape]
@@ -52,7 +41,7 @@ def _pointwise(self: Propagation, node: fx.Node) -> Labels:
     return [x if x.size == n else fresh(n) for x, n in zip(result, shape, strict=True)]
 
 
-@rule("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "linear")
+@rule("mm bmm addmm baddbmm mv dot linear")
 def _matmul(self: Propagation, node: fx.Node) -> Labels:
     name = operation_name(node)
     *added, left, right = node.args if name not in ("linear",) else [node.args[0], node.args[1]]
@@ -136,14 +125,14 @@ def _unify_all(self: Propagation, label: Label, others: Sequence[Any], name: str
             unify(self.of(other)[0], label, name)
 
 
-@rule("_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "native_batch_norm", "batch_norm")
+@rule("_native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm batch_norm")
 def _batch_norm(self: Propagation, node: fx.Node) -> list[Any]:
     labels = self.of(node.args[0])
     _unify_all(self, labels[1], node.args[1:5], where(node))
     return [labels, *like(node.meta["val"][1:], lambda n: fresh(n))]
 
 
-@rule("native_layer_norm", "rms_norm", "_fused_rms_norm")
+@rule("native_layer_norm rms_norm _fused_rms_norm")
 def _layer_norm(self: Propagation, node: fx.Node) -> Any:
     labels, count = self.of(node.args[0]), len(node.args[1])  # pyright: ignore[reportArgumentType]
     for extra in node.args[2:4]:

@@ -21,10 +21,7 @@ from neuralfunctionals.weight_space.propagation import (
 # Dimensions vanish, or stay in place.
 
 
-@rule(
-    "sum", "mean", "amax", "amin", "prod", "var", "std", "any", "all", "logsumexp", "max", "min", "linalg_vector_norm"
-)
-@rule("argmax", "argmin", "var_mean")
+@rule("sum mean amax amin prod var std any all logsumexp max min linalg_vector_norm argmax argmin var_mean")
 def _reduce(self: Propagation, node: fx.Node) -> Any:
     labels, name = self.of(node.args[0]), operation_name(node)
     dims = argument(node, 2 if name == "linalg_vector_norm" else 1, "dim")
@@ -40,10 +37,11 @@ def _reduce(self: Propagation, node: fx.Node) -> Any:
     return [result for _ in value] if isinstance(value, (tuple, list)) else result
 
 
-@rule("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d")
-@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_max_pool2d", "max_pool2d")
-@rule("upsample_nearest2d", "upsample_bilinear2d", "upsample_nearest1d", "upsample_bicubic2d", "pixel_shuffle")
-@rule("reflection_pad1d", "reflection_pad2d", "replication_pad2d")
+@rule(
+    "max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d "
+    "_adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d max_pool2d upsample_nearest2d upsample_bilinear2d "
+    "upsample_nearest1d upsample_bicubic2d pixel_shuffle reflection_pad1d reflection_pad2d replication_pad2d"
+)
 def _pool(self: Propagation, node: fx.Node) -> Any:
     name = operation_name(node)
     if name == "pixel_shuffle":
@@ -60,7 +58,7 @@ def _pool(self: Propagation, node: fx.Node) -> Any:
     return [one(v) for v in value] if isinstance(value, (tuple, list)) else one(value)
 
 
-@rule("cumsum", "flip", "roll", "sort", "topk", "cumprod", "tril", "triu")
+@rule("cumsum flip roll sort topk cumprod tril triu")
 def _ordered(self: Propagation, node: fx.Node) -> Any:
     labels, name = self.of(node.args[0]), operation_name(node)
     if name in ("topk", "sort"):

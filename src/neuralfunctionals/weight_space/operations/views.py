@@ -23,27 +23,8 @@ from neuralfunctionals.weight_space.propagation import (
 
 
 @rule(
-    "clone",
-    "_to_copy",
-    "alias",
-    "detach",
-    "contiguous",
-    "lift_fresh_copy",
-    "dropout",
-    "native_dropout",
-    "_softmax",
-    families=True,
-)
-@rule(
-    "_log_softmax",
-    "softmax",
-    "log_softmax",
-    "_conj",
-    "to",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
+    "clone _to_copy alias detach contiguous lift_fresh_copy dropout native_dropout _softmax _log_softmax softmax "
+    "log_softmax _conj to zeros_like ones_like full_like empty_like",
     families=True,
 )
 def _same(self: Propagation, node: fx.Node) -> Any:
@@ -53,7 +34,7 @@ def _same(self: Propagation, node: fx.Node) -> Any:
     return list(labels)
 
 
-@rule("permute", "transpose", "t", "movedim", families=True)
+@rule("permute transpose t movedim", families=True)
 def _permute(self: Propagation, node: fx.Node) -> Labels:
     labels = list(self.of(node.args[0]))
     name = operation_name(node)
@@ -99,7 +80,7 @@ def _repeat(self: Propagation, node: fx.Node) -> Labels:
     return [product([fresh(r), x]) for r, x in zip(repeats, labels, strict=True)]
 
 
-@rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", families=True)
+@rule("view reshape _unsafe_view flatten unflatten", families=True)
 def _view(self: Propagation, node: fx.Node) -> Labels:
     shape, labels = shape_of(node), self.of(node.args[0])
     chosen = _index_dimension(node, shape)
