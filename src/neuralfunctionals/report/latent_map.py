@@ -53,7 +53,7 @@ def draw_points(maps: Mapping[str, Points], out: str | os.PathLike[str]) -> None
     """Maps by their titles: one point for each latent array, in the colour of its class."""
     from matplotlib import colormaps
 
-    with open_grid(out, len(maps), (4.4, 4.6), margin=1) as (figure, panels):
+    with open_grid(out, len(maps), (4.4, 4.6), margin=1.0) as (figure, panels):
         for panel, (title, (points, label)) in zip(panels, maps.items(), strict=True):
             for name in label.unique().tolist():
                 own, colour = points[label == name], colormaps["tab10"](name % 10)

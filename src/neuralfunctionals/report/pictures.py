@@ -265,7 +265,7 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
         metric: Which metric; defaults to that of each recipe's task.
     """
     recipes = group(runs, by="recipe")
-    size = (10, 0.6 + 2.1 * len(recipes))
+    size = (10.0, 0.6 + 2.1 * len(recipes))
     with open_figure(out, size, len(recipes), 2, sharey="row") as (figure, axes):
         for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
             shown = metric or of_recipe[0].task.metric

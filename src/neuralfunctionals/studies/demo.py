@@ -59,10 +59,8 @@ def describe(name: str, scale: str = "small") -> Run:
     run = find_run(chosen.recipe, scale=scale, model=chosen.model)
     if scale == "tiny":
         return with_values(run, {"training.threads": 1})
-    run = with_steps(run, chosen.steps)
-    return with_values(
-        run, {"data": DataConfig(images="mnist-sample"), "training.threads": 1, "training.ema_decay": 0.98}
-    )
+    values = {"data": DataConfig(images="mnist-sample"), "training.threads": 1, "training.ema_decay": 0.98}
+    return with_values(with_steps(run, chosen.steps), values)
 
 
 def run_demo(

@@ -27,12 +27,12 @@ class Planned:
     def at(self, scale: str, *, samples: bool = False, limit: int | None = None) -> Run:
         """The run at a scale, from full image sets or from embedded samples of them."""
         run = find_run(self.recipe, scale=scale, model=self.model)
-        run = with_values(run, {**dict(self.changes), "seed": self.seed})
+        values = {**dict(self.changes), "seed": self.seed}
         if samples:
-            run = with_values(run, {"data.images": find_run(self.recipe, scale="tiny", model=self.model).data.images})
+            values["data.images"] = find_run(self.recipe, scale="tiny", model=self.model).data.images
         if limit is not None:
-            run = with_values(run, {f"data.{'limit' if isinstance(run.data, DataConfig) else 'limit_images'}": limit})
-        return run
+            values["data.limit" if isinstance(run.data, DataConfig) else "data.limit_images"] = limit
+        return with_values(run, values)
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,14 @@ def _answer(probabilities: Float[Tensor, "K"]) -> str:
     )
 
 
-def article(digit: int) -> str:
-    """The indefinite article of a digit, as it is spoken."""
-    return "an" if digit == 8 else "a"
+def article(number: int) -> str:
+    """The indefinite article of a number below a hundred, as it is spoken.
+
+    Example:
+        >>> [f"{article(n)} {n}" for n in (1, 8, 10, 11, 18, 80)]
+        ['a 1', 'an 8', 'a 10', 'an 11', 'an 18', 'an 80']
+    """
+    return "an" if number in (11, 18) or str(number).startswith("8") else "a"
 
 
 def percent(share: float) -> str:
