@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src/neuralfunctionals"
 FOLDERS = ("weight_space", "layers", "models")
 SWAPS = {
     ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*", ast.MatMult: "*",
@@ -69,7 +70,7 @@ def is_caught(file: Path, line: int, new: str, *, seconds: int) -> bool:
         target.write_text("".join(lines))
         paths = os.pathsep.join([f"{folder}/src", str(ROOT / "tests")])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        tests = ROOT / "tests" / file.parent.name
+        tests = ROOT / "tests" / file.relative_to(PACKAGE).parts[0]
         words = [sys.executable, "-m", "pytest", tests, "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
         try:
             quiet = subprocess.DEVNULL
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=1800, help="longest time for the tests of one mutant")
     parser.add_argument("--out", default="mutants.jsonl", help="what came out; continued if it is there")
     options = parser.parse_args()
-    files = [file for part in FOLDERS for file in sorted((ROOT / "src/neuralfunctionals" / part).glob("*.py"))]
+    files = [file for part in FOLDERS for file in sorted((PACKAGE / part).rglob("*.py"))]
     every = [(file, *mutant) for file in files for mutant in sorted(set(mutants_of(file)))]
     chosen = random.Random(options.seed).sample(every, options.count)
     out = Path(options.out)
