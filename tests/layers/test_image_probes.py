@@ -54,3 +54,11 @@ def test_a_predictor_with_probes_learns_its_images_and_is_of_the_second_league()
 def test_other_networks_are_refused(spec):
     with pytest.raises(ValueError, match="two-dimensional convolutions before any dense layers"):
         ImageProbes(spec, 3)
+
+
+def test_one_image_is_enough_and_more_than_128_are_refused():
+    assert ImageProbes(SPEC, 1)(random_features(SPEC, dtype=torch.float32)).outputs.isfinite().all()
+    assert len(ImageProbes(SPEC, 128).images) == 128
+    for count in (0, 129):
+        with pytest.raises(ValueError, match=f"1 to 128 .*{count}"):
+            ImageProbes(SPEC, count)
