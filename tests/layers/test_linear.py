@@ -53,3 +53,13 @@ def test_outputs_of_fresh_layers_keep_the_scale_of_their_inputs(make):
     layer = make(spec, 64, 64)
     deviation = layer(random_features(spec, 64, batch=8, dtype=torch.float32)).tensor.std()
     assert 0.05 < deviation < 2
+
+
+def test_dws_layers_start_as_their_authors_do():
+    torch.manual_seed(0)
+    layer = DWSLinear(NetworkSpec.mlp([2, 3, 1]), 64, 32)
+    for linear in layer.entry_maps.values():
+        fan_in, fan_out = linear.in_features, linear.out_features
+        expected = (2 / (fan_in + fan_out) * 2 * fan_in / fan_out) ** 0.5
+        assert abs(linear.weight.std().item() / expected - 1) < 0.1
+    assert 0 < layer.network_map.bias.abs().max().item() <= 1e-4
