@@ -10,8 +10,8 @@ from neuralfunctionals.web.exhibit import Models
 
 QUEUE_SIZE = 1000
 """Requests that may wait, and are told their place in line; more are told that the page is busy."""
-SESSIONS = 1000
-"""Visitors whose networks are kept; the longest unseen is forgotten."""
+SESSIONS = 400
+"""Visitors whose networks are kept, at about 0.6 MB each; the longest unseen is forgotten."""
 
 CSS = Path(__file__).with_name("page.css").read_text()
 
