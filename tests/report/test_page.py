@@ -251,12 +251,12 @@ def empty(path):
     ("spoil", "message"),
     [
         (break_result, "Expected the result of nf train, but .*result.json has other contents"),
-        (break_config, r"run.json: run: expected an object, but got .*Expected what nf train wrote"),
+        (break_config, r"run.json: run: expected an object, but got .*Expected a file written by nf train"),
         (break_samples, "Cannot read the curve and samples of"),
         (break_curve, "Cannot read the curve and samples of"),
         (shrink_samples, "Cannot make 'Before and after' from these runs"),
         (drop_metric, "Cannot make 'Results' from these runs"),
-        (unfinish, "has not ended yet. Continue it with nf train"),
+        (unfinish, "is not finished. Resume it with nf train"),
         (empty, "Expected the directory of a run, but .* has no run.json"),
     ],
 )

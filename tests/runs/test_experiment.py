@@ -210,9 +210,9 @@ def test_nothing_is_imported_for_directories_of_others_or_the_hub(trained, tmp_p
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     for act in (nf.runs.open_run, nf.from_pretrained):
-        with pytest.raises(nf.UserError, match="asks to import own_package.* but belongs to another user"):
+        with pytest.raises(nf.UserError, match="needs to import own_package.* but belongs to another user"):
             act(out)
-    with imports_for(None), pytest.raises(nf.UserError, match="for directories of your own only"):
+    with imports_for(None), pytest.raises(nf.UserError, match="only allowed for directories that you own"):
         import_for_file("own_package.models.MyModel")
 
 

@@ -156,7 +156,7 @@ def test_refuses_to_continue_another_run(finished, tmp_path):
     other = replace(run, optimizer=replace(run.optimizer, lr=0.5))
     with pytest.raises(ValueError, match=r"was begun with optimizer.lr 0.01, but now it is 0.5"):
         execute(other, tmp_path, resume=True, progress=False)
-    with pytest.raises(ValueError, match="has not ended yet"):
+    with pytest.raises(ValueError, match="is not finished"):
         open_run(tmp_path)
 
 
