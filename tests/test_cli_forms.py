@@ -123,7 +123,7 @@ def test_what_is_assumed_is_said_in_one_line(capsys, digits, tmp_path, caplog):
     code, _, err = run(capsys, "data", "import", "state-dicts", tmp_path / "nets", "--out", tmp_path / "s")
     assert code == 0
     assert [line for line in err.splitlines() if line.startswith("nf: ")] == [
-        "nf: taken as sine networks with omega 30 and convention paper, shown as images of 28x28. If that is wrong, "
+        "nf: assuming sine networks with omega 30 and convention paper, rendered as images of 28x28. If this is wrong, "
         "import them again with --omega, --convention and --image-size."
     ]
     silent = write_converted(digits, tmp_path / "silent", OURS, told=False)

@@ -217,7 +217,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_pat
     out = tmp_path / "run"
     code, err = stop(out, signal.SIGINT, *LONGER)
     assert code == 130
-    message = "nf: interrupted. What was finished is safe: repeat the command to continue."
+    message = "nf: interrupted. Finished work is kept: repeat the command to resume."
     assert err.strip().splitlines()[-1] == message
     assert re.search(r"training: \d+/120 \(\d+%\), [\d.e+]+ steps/s, \d:\d\d:\d\d left, loss \d\.\d+", err)
     code, _, err = run(capsys, *LONGER, "--out", out, "--optimizer.lr", "0.5")

@@ -226,4 +226,4 @@ def test_a_bug_in_ones_own_code_keeps_its_traceback(package, digits, tmp_path, c
     assert code == 1
     assert "Traceback (most recent call last)" in err
     assert "ValueError: not the user" in err
-    assert err.splitlines()[-1].startswith("nf: this is no mistake of yours. Please report the lines above")
+    assert err.splitlines()[-1].startswith("nf: this is a bug in neuralfunctionals. Please report the lines above")
