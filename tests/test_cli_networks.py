@@ -148,7 +148,7 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
         (["edit", "--weights", "one.pth", "--out", "e.pth"], "one way to edit"),
         (["edit", "--operation", "blurr", "--weights", "one.pth", "--out", "e.pth"], "one of blur, contrast"),
         (["edit", "digits-dilate", "--weights", "two.pth", "--out", "e.safetensors"], "Expected one network for"),
-        (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model reads networks 1->16"),
+        (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model takes networks 1->16"),
     ],
 )
 def test_mistakes_get_one_line(capsys, files, tmp_path, monkeypatch, words, message):

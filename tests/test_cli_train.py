@@ -117,7 +117,7 @@ def test_refuses_networks_that_do_not_fit(capsys, trained, tmp_path):
     write_networks(tmp_path / "wide.pth", WeightSpaceFeatures.from_modules([Siren([2, 8, 1])]))
     code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "wide.pth", "--out", tmp_path / "out.pth")
     assert (code, (tmp_path / "out.pth").exists()) == (2, False)
-    assert "The model reads networks" in err
+    assert "The model takes networks" in err
     (tmp_path / "broken.pth").write_bytes(b"not weights")
     code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "broken.pth", "--out", tmp_path / "out.pth")
     assert code == 2

@@ -129,7 +129,7 @@ def test_logs_are_written_for_people_and_tensorboard(sirens, tmp_path):
 
 
 def test_refuses_to_go_on_when_the_loss_is_no_number(sirens, tmp_path):
-    with pytest.raises(TrainingDivergedError, match=r"at step \d+. Take a smaller learning rate \(now 1e\+30"):
+    with pytest.raises(TrainingDivergedError, match=r"at step \d+. Use a smaller learning rate \(now 1e\+30"):
         run(sirens, tmp_path, CONFIG, lr=1e30, clip_norm=None)
 
 
