@@ -51,7 +51,7 @@ def test_the_demo_ends_with_a_table_and_a_report_and_repeats_nothing(tmp_path, c
 def test_refuses_in_one_line_what_is_no_demo(tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     for words, message in (
-        (["--out", tmp_path], "holds other files"),
+        (["--out", tmp_path], "has other files"),
         (["--out", tmp_path / "thesis.txt"], "is a file"),
         (["--out", tmp_path / "new", "--scale", "paper"], "Expected a scale, one of small, tiny, but got 'paper'"),
     ):

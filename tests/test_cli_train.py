@@ -222,7 +222,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_pat
     assert re.search(r"training: \d+/120 \(\d+%\), [\d.e+]+ steps/s, \d:\d\d:\d\d left, loss \d\.\d+", err)
     code, _, err = run(capsys, *LONGER, "--out", out, "--optimizer.lr", "0.5")
     assert (code, err.count("\n")) == (2, 1)
-    assert re.search(r"was begun with optimizer.lr [\d.]+, but now it is 0.5", err)
+    assert re.search(r"was started with optimizer.lr [\d.]+, but now it is 0.5", err)
     done = subprocess.run(nf_command(*LONGER, "--out", out, "--json"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert_same_run(out, whole)
@@ -230,7 +230,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_pat
     assert steps[0] > 10  # the first are not repeated
     assert steps[-1] == 120
     code, _, err = run(capsys, *LONGER, "--out", out)
-    assert (code, "holds a finished run" in err) == (2, True)
+    assert (code, "has a finished run" in err) == (2, True)
     result = run(capsys, *LONGER, "--out", out, "--resume", "--json")[1]
     assert result == json.loads(done.stdout.splitlines()[-1])
 
