@@ -117,7 +117,7 @@ def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
             latents,
             "from 0 to 3, but .* has 0 to 9",
         ),
-        (ClassifyTask(StatNN(NetworkSpec.mlp([2, 3, 1]))), sirens, "reads networks"),
+        (ClassifyTask(StatNN(NetworkSpec.mlp([2, 3, 1]))), sirens, "takes networks"),
     ]
     for task, dataset, message in cases:
         with pytest.raises(ValueError, match=message):

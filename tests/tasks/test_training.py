@@ -140,7 +140,7 @@ def test_refuses_data_it_cannot_train_on(sirens, tmp_path):
     with pytest.raises(ValueError, match="networks in the training split .* but there are none"):
         run(sirens.select((sirens.column("split") == 1).nonzero()[:, 0]), tmp_path, CONFIG)
     other = NFT(type(sirens.spec).mlp([2, 16, 1]), **TINY)
-    with pytest.raises(ValueError, match=r"reads networks .* but .* holds"):
+    with pytest.raises(ValueError, match=r"takes networks .* but .* has"):
         train(EditTask(other, edit="dilate"), sirens, tmp_path, TrainingConfig(**CONFIG), progress=False)
 
 

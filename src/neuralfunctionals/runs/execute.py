@@ -149,7 +149,7 @@ def _require_same(run: Run, directory: RunDirectory) -> None:
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in FREE:
             raise UserError(
                 f"The run at {directory.path} was started with {name} {before.get(name)}, but now it is "
-                f"{now.get(name)}. Resume it with the same options, choose another directory, or start again with --force."
+                f"{now.get(name)}. Use the same options, choose another directory, or start again with --force."
             )
 
 
@@ -160,7 +160,7 @@ def _require_same_data(dataset: WeightDataset, directory: RunDirectory) -> None:
     if other:
         raise UserError(
             f"The run at {directory.path} was started with other networks than those of {dataset.path}: they differ in "
-            f"{', '.join(other)}. Resume it with the same data, choose another directory, or start again with --force."
+            f"{', '.join(other)}. Use the same data, choose another directory, or start again with --force."
         )
 
 
