@@ -178,7 +178,7 @@ def test_networks_of_another_activation_are_refused_in_one_line(capsys, tmp_path
     words = [command, model, "--weights", tmp_path / "n.pth", "--module", f"{__name__}.TanhNetwork"]
     code, _, err = run(capsys, *words, *(["--out", tmp_path / "e.pth"] if command == "edit" else []))
     assert code == 2
-    assert "reads sine networks" in err
+    assert "takes sine networks" in err
     assert "activation tanh" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "e.pth").exists()
