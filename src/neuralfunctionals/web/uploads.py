@@ -55,7 +55,7 @@ def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFea
         raise UserError("The file is empty (0 bytes). Choose a .pth, .pt or .safetensors file.")
     if len(content) > MAX_NETWORK_BYTES:
         raise UserError(
-            f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save the weights alone."
+            f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save only the weights."
         )
     _require_small(content)
     # The library's reader takes a path, so the file is written to a temporary directory.
@@ -100,5 +100,5 @@ def _require_small(content: bytes) -> None:
     if size > _MAX_UNPACKED:
         raise UserError(
             f"The file unpacks to {size / 2**20:.0f} MB: expected at most {_MAX_UNPACKED // 2**20} MB. "
-            "Save the weights alone."
+            "Save only the weights."
         )
