@@ -170,7 +170,7 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["fit", "--limit"], "Expected a value after --limit"),
         (["fit", *FIT[1:], "--out", "{}/s", "--limt", "3"], "Unknown option --limt. Did you mean --limit?"),
         (["fit", *FIT[1:], "--out", "{}/s", "--xyzzy"], "Unknown option --xyzzy. Try nf fit --help"),
-        (["fit", *FIT[1:], "--out", "{}/s", "word"], "Expected no further word, but got 'word'"),
+        (["fit", *FIT[1:], "--out", "{}/s", "word"], "Expected no more arguments, but got 'word'"),
         (["fit", *FIT[1:], "--out", "{}/s", "--limit", "x"], "Expected --limit to be a whole number, but got 'x'"),
         (["fit", *FIT[1:], "--out", "{}/s", "--shard-size", "1.5"], "--shard-size to be a whole number, but got '1.5'"),
         (["fit", *FIT[1:], "--out", "{}/s", "--omega", "nan"], "Expected --omega to be a number, but got 'nan'"),

@@ -199,7 +199,7 @@ def test_a_kill_while_an_earlier_run_is_removed_leaves_one_that_can_be_removed_a
     (copies / "run" / "result.json").unlink()
     shutil.rmtree(copies / "run" / "checkpoints")  # as far as the first command came
     words = [*TRAIN, "--data", copies / "d", "--out", copies / "run"]
-    assert_refused(capsys, *words, "--seed", "1", names=["was begun with seed 0", "--force"])
+    assert_refused(capsys, *words, "--seed", "1", names=["was started with seed 0", "--force"])
     assert run(capsys, *words, "--seed", "1", "--force")[0] == 0
     run_directory.clear()
     assert run_directory.is_free

@@ -44,14 +44,14 @@ def test_the_demo_ends_with_a_table_and_a_report_and_repeats_nothing(tmp_path, c
     code, text, _ = run(capsys, "demo", "--scale", "tiny", "--out", out)
     assert code == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/*") if path.is_file()} == before
-    for words in ("no edit", "nfn-hnp", "chance", "Neurons shuffled", "report.html"):
+    for words in ("no edit", "nfn-hnp", "chance", "Shuffling neurons", "report.html"):
         assert words in text
 
 
 def test_refuses_in_one_line_what_is_no_demo(tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     for words, message in (
-        (["--out", tmp_path], "holds other files"),
+        (["--out", tmp_path], "has other files"),
         (["--out", tmp_path / "thesis.txt"], "is a file"),
         (["--out", tmp_path / "new", "--scale", "paper"], "Expected a scale, one of small, tiny, but got 'paper'"),
     ):
@@ -81,7 +81,7 @@ def test_ctrl_c_stops_all_processes_cleanly_and_a_second_run_finishes(tmp_path):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert err.strip().splitlines()[-1].startswith("nf: interrupted. What was finished is safe")
+    assert err.strip().splitlines()[-1].startswith("nf: interrupted. Finished work is kept")
     assert "Traceback" not in err
     assert not (out / "report.html").exists()
     finished = set(out.glob("*/result.json"))

@@ -123,7 +123,7 @@ def test_what_is_assumed_is_said_in_one_line(capsys, digits, tmp_path, caplog):
     code, _, err = run(capsys, "data", "import", "state-dicts", tmp_path / "nets", "--out", tmp_path / "s")
     assert code == 0
     assert [line for line in err.splitlines() if line.startswith("nf: ")] == [
-        "nf: taken as sine networks with omega 30 and convention paper, shown as images of 28x28. If that is wrong, "
+        "nf: assuming sine networks with omega 30 and convention paper, rendered as images of 28x28. If this is wrong, "
         "import them again with --omega, --convention and --image-size."
     ]
     silent = write_converted(digits, tmp_path / "silent", OURS, told=False)
@@ -178,7 +178,7 @@ def test_networks_of_another_activation_are_refused_in_one_line(capsys, tmp_path
     words = [command, model, "--weights", tmp_path / "n.pth", "--module", f"{__name__}.TanhNetwork"]
     code, _, err = run(capsys, *words, *(["--out", tmp_path / "e.pth"] if command == "edit" else []))
     assert code == 2
-    assert "reads sine networks" in err
+    assert "takes sine networks" in err
     assert "activation tanh" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "e.pth").exists()

@@ -92,7 +92,7 @@ def test_refuses_in_one_line_what_the_user_can_put_right(capsys, trained, tmp_pa
     assert main([*fit, str(tmp_path / "d")]) == 0
     capsys.readouterr()
     cases = [
-        (["predict", trained, "--weights", tmp_path / "siren.pth"], "The model reads networks 1->16"),
+        (["predict", trained, "--weights", tmp_path / "siren.pth"], "The model takes networks 1->16"),
         (["edit", trained, "--weights", tmp_path / "siren.pth", "--out", tmp_path / "e.pth"], "a recipe edit/..., but"),
         ([*TRAIN, "--data", tmp_path / "d", "--out", tmp_path / "r"], "networks with a known test_accuracy"),
         (["reproduce", "table3", "--data", "zoo"], "Expected --data RECIPE=DIR"),

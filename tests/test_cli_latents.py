@@ -76,7 +76,7 @@ def test_the_canonical_form_can_be_asked_for(capsys, made, tmp_path):
         (["encode", "{run}", "--out", "l", "--workers", "0"], "--workers of at least 1"),
         (
             ["train", "classify/mnist", "--model", "latent", "--scale", "tiny"],
-            "reads latents: make them with nf encode",
+            "needs latents: make them with nf encode",
         ),
         (["train", "classify/mnist", "--canonical", "cosine"], "canonical"),
     ],

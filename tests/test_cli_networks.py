@@ -44,7 +44,7 @@ def test_classifies_networks_of_files(capsys, files):
     for file, count in files.items():
         code, result, err = run(capsys, "classify", "digits-classify", "--weights", file, "--json")
         assert (code, result["networks"]) == (0, count)
-        assert "was taken to hold sine networks with omega 30 and convention paper" in err
+        assert "assuming omega 30 and convention paper, which the model was trained on" in err
         assert [max(range(10), key=p.__getitem__) for p in result["probabilities"]] == result["labels"]
         labels.add(result["labels"][0])
     assert len(labels) == 1
@@ -101,7 +101,7 @@ def test_encodes_networks_of_files(capsys, files, tmp_path):
     for file, count in files.items():
         code, result, err = run(capsys, "encode", "digits-inr2array", "--weights", file, "--json")
         assert (code, result["networks"], result["latent_shape"]) == (0, count, [16, 64])
-        assert "was taken to hold sine networks" in err
+        assert "does not record its SIREN form" in err
         assert np.array(result["latents"]).shape == (count, 16, 64)
     words = ("encode", "digits-inr2array", "--weights", tmp_path / "two.pth", "--out", tmp_path / "l.npz", "--json")
     code, written, _ = run(capsys, *words)
@@ -139,7 +139,7 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
         (["encode", "digits-inr2array", "--weights", "one.pth", "--out", "e.pth"], "--out to end in .npz"),
         (["encode", "digits-inr2array", "--data", "one.pth", "--out", "l"], "one.pth is a file. Hand a file of"),
         (["encode", "digits-inr2array", "--data", "store"], "Expected --out DIR"),
-        (["encode", "digits-inr2array", "--data", "store", "--out", "l", "--omega", "20"], "a store says it itself"),
+        (["encode", "digits-inr2array", "--data", "store", "--out", "l", "--omega", "20"], "a store records it itself"),
         (["encode", "digits-dilate", "--weights", "one.pth"], "a recipe inr2array/..., but digits-dilate"),
         (["classify", "digits-classify"], "either --weights FILE or --data DIR"),
         (["classify", "digits-clasify", "--weights", "one.pth"], "digits-classify"),
@@ -148,7 +148,7 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
         (["edit", "--weights", "one.pth", "--out", "e.pth"], "one way to edit"),
         (["edit", "--operation", "blurr", "--weights", "one.pth", "--out", "e.pth"], "one of blur, contrast"),
         (["edit", "digits-dilate", "--weights", "two.pth", "--out", "e.safetensors"], "Expected one network for"),
-        (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model reads networks 1->16"),
+        (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model takes networks 1->16"),
     ],
 )
 def test_mistakes_get_one_line(capsys, files, tmp_path, monkeypatch, words, message):

@@ -80,7 +80,7 @@ def test_a_classifier_learns_from_them_and_its_report_shows_them(capsys, own, tm
     assert samples["image"].shape == (6, 20, 24, 1)
     code, _, err = run(capsys, "report", tmp_path / "run", "--out", tmp_path / "report.html")
     assert code == 0, err
-    assert "came without" not in (tmp_path / "report.html").read_text()
+    assert "are missing from" not in (tmp_path / "report.html").read_text()
 
 
 def test_colours_are_rendered_too(capsys, tmp_path):

@@ -117,7 +117,7 @@ def test_refuses_networks_that_do_not_fit(capsys, trained, tmp_path):
     write_networks(tmp_path / "wide.pth", WeightSpaceFeatures.from_modules([Siren([2, 8, 1])]))
     code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "wide.pth", "--out", tmp_path / "out.pth")
     assert (code, (tmp_path / "out.pth").exists()) == (2, False)
-    assert "The model reads networks" in err
+    assert "The model takes networks" in err
     (tmp_path / "broken.pth").write_bytes(b"not weights")
     code, _, err = run(capsys, "edit", trained, "--weights", tmp_path / "broken.pth", "--out", tmp_path / "out.pth")
     assert code == 2
@@ -217,12 +217,12 @@ def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_pat
     out = tmp_path / "run"
     code, err = stop(out, signal.SIGINT, *LONGER)
     assert code == 130
-    message = "nf: interrupted. What was finished is safe: repeat the command to continue."
+    message = "nf: interrupted. Finished work is kept: repeat the command to resume."
     assert err.strip().splitlines()[-1] == message
     assert re.search(r"training: \d+/120 \(\d+%\), [\d.e+]+ steps/s, \d:\d\d:\d\d left, loss \d\.\d+", err)
     code, _, err = run(capsys, *LONGER, "--out", out, "--optimizer.lr", "0.5")
     assert (code, err.count("\n")) == (2, 1)
-    assert re.search(r"was begun with optimizer.lr [\d.]+, but now it is 0.5", err)
+    assert re.search(r"was started with optimizer.lr [\d.]+, but now it is 0.5", err)
     done = subprocess.run(nf_command(*LONGER, "--out", out, "--json"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert_same_run(out, whole)
@@ -230,7 +230,7 @@ def test_ctrl_c_stops_cleanly_and_the_command_repeated_continues(capsys, tmp_pat
     assert steps[0] > 10  # the first are not repeated
     assert steps[-1] == 120
     code, _, err = run(capsys, *LONGER, "--out", out)
-    assert (code, "holds a finished run" in err) == (2, True)
+    assert (code, "has a finished run" in err) == (2, True)
     result = run(capsys, *LONGER, "--out", out, "--resume", "--json")[1]
     assert result == json.loads(done.stdout.splitlines()[-1])
 

@@ -104,4 +104,4 @@ def test_commands_take_their_names(capsys, tmp_path):
     code, result, err = run(capsys, *words, "--json")
     assert (code, result["edit"]) == (0, "dilate"), err
     code, _, err = run(capsys, "evaluate", "digits-dilate")
-    assert (code, err) == (2, "nf: The model digits-dilate comes without its networks. Name some: --data DIR.\n")
+    assert (code, err) == (2, "nf: The model digits-dilate comes without its networks. Add --data DIR.\n")

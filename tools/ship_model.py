@@ -1,9 +1,9 @@
-"""Puts the model of a finished run into the package, with a card: what it does, what it was trained on, how good it is.
+"""Adds the model of a finished run to the package, with a model card: what it does, its training data and its metrics.
 
-    python tools/ship_model.py RUN digits-dilate "thickens the strokes of digits that sine networks show"
+    python tools/ship_model.py RUN digits-dilate "thickens the strokes of the digit that a sine network shows"
 
-Checkpoints, curves and samples stay behind. `nf.from_pretrained("digits-dilate")` and all commands that take a run find
-it by its name.
+Checkpoints, curves and samples are not copied. `nf.from_pretrained("digits-dilate")` and all commands that take a run
+find it by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
 
 
 def command_of(run: Run, images: str) -> str:
-    """The command that trains it again, on networks of an image set."""
+    """The command that trains the model again, on networks of an image set."""
     changed = {name: v for name, v in changed_fields(run).items() if name not in ("training.threads", "data.images")}
     words = [f"--scale {run.scale} --model {run.model_name} --images {images}"]
     words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
@@ -46,11 +46,12 @@ def card(name: str, summary: str, chosen: str, directory: RunDirectory) -> str:
     facts = [
         f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters.",
         f"League: {result['league']}.",
-        f"Trained by `{command_of(run, data['images'])}`; the best of {result['steps']:,} steps by validation: "
-        f"{result['best_step']:,}.",
-        f"Networks: {data['networks']:,} of the image set `{data['images']}`, {spec}, made as `run.json` says. "
-        f"Networks of another {'training' if spec.has_kernels else 'frequency or way of fitting'} are read worse, "
-        "of other widths not at all.",
+        f"Trained by `{command_of(run, data['images'])}`; best of {result['steps']:,} steps by validation: "
+        f"step {result['best_step']:,}.",
+        f"Data: {data['networks']:,} networks of the image set `{data['images']}`, {spec}; `run.json` has the details. "
+        "The model is less accurate for networks "
+        f"{'trained' if spec.has_kernels else 'with another frequency or fitted'} differently, and cannot take "
+        "networks of other widths.",
         f"Code: version {config['code']['version']}, commit {config['code']['commit']}; torch "
         f"{config['machine']['torch']}, {config['machine']['cores']} cores, no GPU.",
     ]
@@ -64,12 +65,12 @@ A model that {summary}.
 |---|---|{"---|" * len(metrics)}
 {chr(10).join(rows)}
 
-{chosen}; test measured once.
+{chosen}, and measured once on the test networks.
 """
 
 
 def halve(file: Path) -> None:
-    """Keeps real numbers in half precision, which loading turns back: half the size, and metrics equal to 1e-4."""
+    """Stores floating-point tensors in half precision; loading converts them back. The metrics are equal to 1e-4."""
     tensors = {name: t.half() if t.is_floating_point() else t for name, t in load_file(file).items()}
     save_file(tensors, file, metadata={"format": "pt"})
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("name")
     parser.add_argument("summary")
-    parser.add_argument("--chosen", default="The best of one run by validation")
+    parser.add_argument("--chosen", default="The best step of one run, chosen by validation")
     arguments = parser.parse_args()
     directory, out = RunDirectory(arguments.run).require(), SHIPPED / arguments.name
     shutil.rmtree(out, ignore_errors=True)

@@ -16,67 +16,67 @@ SCALES: tuple[Scale, ...] = ("tiny", "small", "long", "paper")
 
 Canonical: TypeAlias = Literal["none", "sine"]
 Augment: TypeAlias = Literal["none", "affine", "turns"]
-"""What training networks are moved by: mild affine maps, or the eight rotations and reflections of the square."""
+"""Transformation of training networks: mild affine maps, or the eight rotations and reflections of the square."""
 SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
-"""Full image sets and the embedded ones that stand in for them."""
+"""Full image sets, and the embedded samples that replace them."""
 TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_images": 600}
-"""Fields of `ZooConfig` for a zoo of seconds."""
+"""Fields of `ZooConfig` for a zoo that is trained in seconds."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The networks to learn from, made once and cached; a dataset that is given takes their place."""
+    """The networks to train on, made once and cached, unless a store is given."""
 
     images: str = "mnist-sample"
     """Image set: mnist-sample, fashion-sample, shapes-sample, mnist, fashion, cifar10, svhn-grey, or a path."""
     limit: int | None = None
-    """This many images, spread over the splits in proportion; defaults to all."""
+    """Number of images, taken from all splits in proportion. Defaults to all."""
     copies: int = 1
-    """Networks for each training image."""
+    """Number of networks per training image."""
     fit: str = "default"
-    """How the networks are fitted; see nf fit."""
+    """Fitting recipe; see nf fit."""
     seed: int = 0
     """Random seed of the fits."""
 
 
 @dataclass(frozen=True)
 class ZooConfig:
-    """The zoo of CNNs to learn from, made once and cached; a dataset that is given takes its place."""
+    """The zoo of CNNs to train on, made once and cached, unless a store is given."""
 
     images: str = "mnist-sample"
     """Image set that the CNNs classify: mnist-sample, shapes-sample, cifar10, svhn-grey, ..., or a path."""
     grey: bool = True
-    """Take the mean of the colours."""
+    """Convert the images to grey by averaging their colours."""
     count: int = 800
     """Number of CNNs; half are for testing, a fifth of the rest for validation."""
     epochs: int = 86
-    """Epochs of each CNN's training."""
+    """Number of epochs to train each CNN."""
     batch_size: int = 512
-    """Images per step of the CNNs' training."""
+    """Images per step when training the CNNs."""
     limit_images: int | None = None
-    """This many images, spread over training and testing in proportion; defaults to all."""
+    """Number of images, taken from all splits in proportion. Defaults to all."""
     seed: int = 0
     """Random seed of the zoo."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How the parameters are updated."""
+    """The optimiser and its learning rate schedule."""
 
     name: Literal["adam", "adamw"] = "adam"
     """Adam, or AdamW with its decoupled weight decay."""
     lr: float = 1e-3
     """Peak learning rate."""
     weight_decay: float = 0.0
-    """Strength of the weight decay."""
+    """Weight decay."""
     beta2: float = 0.999
-    """Decay rate of the mean squared gradient."""
+    """Decay rate of the running mean of squared gradients."""
     warmup_steps: int = 0
-    """Steps over which the rate rises from zero to its peak."""
+    """Number of steps over which the learning rate rises linearly to its peak."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """How the rate falls after the warm-up until the last step."""
+    """How the learning rate falls between the warm-up and the last step."""
     clip_norm: float | None = None
-    """Clip gradients to this norm."""
+    """Clip gradients to this norm. Defaults to no clipping."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -93,7 +93,7 @@ class OptimizerConfig:
                 raise UserError(f"Expected the optimizer's {name} to be {expected}, but got {getattr(self, name)!r}.")
 
     def factor(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, as a part of the peak."""
+        """The learning rate at a step, counted from 0, as a fraction of the peak."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         done = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
@@ -102,36 +102,36 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long and on what to train."""
+    """How long to train, and on which devices."""
 
     steps: int = 1000
-    """Steps of the optimiser."""
+    """Number of optimiser steps."""
     batch_size: int = 32
-    """Networks of a step, over all devices."""
+    """Networks per step, over all devices."""
     limit: int | None = None
-    """Learn from this many training networks, spread evenly over them. Defaults to all."""
+    """Train on only this many of the training networks, evenly spaced. Defaults to all."""
     accumulate: int = 1
-    """Number of parts that each batch is split into, to save memory."""
+    """Gradient accumulation: split each batch into this many parts to save memory."""
     val_every: int = 100
-    """Steps between validations; after each, the run can be continued exactly."""
+    """Steps between validations; after each, a checkpoint is written from which the run can be resumed exactly."""
     log_every: int = 10
-    """Steps between rows of the curve."""
+    """Steps between rows of the training curve."""
     patience: int | None = None
-    """Stop after this many validations without a better one."""
+    """Stop after this many validations without improvement. Defaults to no early stopping."""
     ema_decay: float | None = None
-    """Validate and keep a running mean of the parameters with this decay; its first steps decay faster."""
+    """Validate and keep an exponential moving average of the parameters; the first steps use a smaller decay."""
     precision: Literal["float32", "bf16"] = "float32"
-    """Arithmetic of the model; bf16 is mixed precision."""
+    """Precision of the model; bf16 is mixed precision."""
     compile: bool = False
-    """Compile the model's blocks: faster after the first minute."""
+    """Compile the model's blocks: slow in the first minute, then faster."""
     accelerator: str = "auto"
     """Kind of device: auto, cpu, gpu, mps, ..."""
     devices: int = 1
-    """Devices per machine; several train in parallel."""
+    """Number of devices per machine, which train in parallel."""
     nodes: int = 1
     """Number of machines."""
     threads: int | None = None
-    """Threads of each process on a CPU. Defaults to torch's choice."""
+    """Number of threads per process on a CPU. Defaults to torch's choice."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
@@ -150,22 +150,22 @@ class TrainingConfig:
             nearest = max(1, round(self.steps / self.interval)) * self.interval
             raise UserError(
                 f"Expected training.steps to be a multiple of training.val_every, but got {self.steps} and "
-                f"{self.val_every}. Take {nearest} steps, or another val_every."
+                f"{self.val_every}. Use {nearest} steps or a different val_every."
             )
 
     @property
     def interval(self) -> int:
-        """Steps between validations; at most the whole run."""
+        """Steps between validations, at most the length of the run."""
         return min(self.val_every, self.steps)
 
 
 FREE = ("accelerator", "devices", "nodes", "threads", "compile")
-"""Fields of `TrainingConfig` that say where and how fast a run is computed, and not what."""
+"""Fields of `TrainingConfig` that affect where and how fast a run is computed, but not its result."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that decides what a run computes."""
+    """Everything that determines the result of a run."""
 
     recipe: str
     scale: Scale
@@ -178,13 +178,13 @@ class Run:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     canonical: Canonical = "none"
-    """Whether the model sees sine networks as they are, or without signs and phases; see `nf.models.Canonical`."""
+    """`none`: train on raw sine networks; `sine`: remove signs and phases first; see `nf.models.Canonical`."""
     seed: int = 0
-    """Random seed of the first parameters, the order of the data and dropout."""
+    """Random seed of initial parameters, data order and dropout."""
 
     @property
     def name(self) -> str:
-        """A name for its directory."""
+        """Default name of the run directory."""
         return f"{self.recipe.replace('/', '-')}-{self.scale}-{self.model_name}-seed{self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,13 +195,13 @@ class Run:
     def from_dict(
         cls, values: dict[str, Any], where: str = "run", *, task: Any = dict[str, Any], data: Any = DataConfig
     ) -> Run:
-        """The inverse of `to_dict`, which checks every name and type.
+        """The inverse of `to_dict`; checks every name and type.
 
         Args:
             values: Plain values.
-            where: Where they come from, for messages.
-            task: Type of the task's settings; see `nf.runs.read_run`, which knows it.
-            data: Type of the description of the data.
+            where: Where the values come from, for error messages.
+            task: Type of the task's settings; `nf.runs.read_run` passes the right one.
+            data: Type of the data config.
         """
         given = values.get("task")
         if isinstance(given, dict) and isinstance(given.get("augment"), bool):  # as older versions wrote it
@@ -211,7 +211,7 @@ class Run:
 
 
 def flatten(run: Run) -> dict[str, Any]:
-    """All fields by name, those of its parts as `optimizer.lr`."""
+    """All fields by name; nested ones are named like `optimizer.lr`."""
 
     def walk(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         for name, value in values.items():
@@ -224,9 +224,9 @@ def flatten(run: Run) -> dict[str, Any]:
 
 
 def with_values(run: Run, values: Mapping[str, Any]) -> Run:
-    """The run with some fields, such as `seed` or `optimizer.lr`, set to other values."""
+    """Returns a copy of the run with new values for some fields, such as `seed` or `optimizer.lr`."""
     changed = {name: value for name, value in values.items() if "." not in name}
-    parts: dict[str, dict[str, Any]] = {}  # the fields of a part change at once: it judges them together
+    parts: dict[str, dict[str, Any]] = {}  # changed together, because each part validates its fields together
     for name, value in values.items():
         if name not in changed:
             part, _, field = name.partition(".")
@@ -249,7 +249,7 @@ def _require_fields(what: str, names: Iterable[str], known: list[str]) -> None:
 
 
 def with_steps(run: Run, steps: int) -> Run:
-    """The run with another number of steps; warm-up and validations stay in proportion, as far as steps divide.
+    """Returns a copy of the run with another number of steps; warm-up and `val_every` are scaled to match.
 
     Example:
         >>> from neuralfunctionals.registry import find_run

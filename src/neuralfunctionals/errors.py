@@ -1,4 +1,4 @@
-"""Mistakes that the user can correct: `UserError`, and the right word for a misspelt one: `nearest`."""
+"""Mistakes that the user can correct: `UserError`; and suggestions for misspelt words: `nearest`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """What was expected, what came, and what to do. Commands print it as one line; all else keeps its traceback."""
+    """A mistake that the user can correct: says what was expected, what was given, and what to do.
+
+    Commands print it as one line; other exceptions keep their traceback.
+    """
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A sentence that suggests the known word most like this one; empty if none is close.
+    """A sentence that suggests the known word closest to this one; empty if none is close.
 
     Example:
         >>> nearest("--limt", ["--limit", "--out"])

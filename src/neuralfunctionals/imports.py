@@ -1,7 +1,7 @@
-"""Classes and modules of users, by their paths: `import_object`, and when a file may ask for it: `imports_for`.
+"""Imports users' classes and modules by path: `import_object`; `imports_for` controls when a file may request this.
 
-A path such as `my_package.MyModel` is imported where the user names it, or where it stands in a run or model directory
-that the user owns. A shipped model or one of the hub never imports anything.
+A path such as `my_package.MyModel` is imported if the user names it, or if it is in a run or model directory that the
+user owns. A shipped model or a model from the hub never imports anything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _asking: ContextVar[Path | None] = ContextVar("_asking", default=None)
 
 
 def import_object(path: str) -> Any:
-    """What a path such as `my_package.MyModel` or `my_package.my_module` names."""
+    """Imports the class or module with this path, such as `my_package.MyModel` or `my_package.my_module`."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # as `python -m` has it: modules beside the user's work
+        sys.path.append(os.getcwd())  # like `python -m`: finds modules in the working directory
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -43,13 +43,13 @@ def import_object(path: str) -> Any:
 
 
 def path_of(kind: type[Any]) -> str:
-    """How files name a class: ours by its name, others by the path that `import_object` finds again."""
+    """The name of a class in files: just its name if it is ours, otherwise a path for `import_object`."""
     return kind.__name__ if kind.__module__.partition(".")[0] == _OWN else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @contextmanager
 def imports_for(directory: Path | None) -> Iterator[None]:
-    """Lets the files of a directory name classes to import, if the user owns it; with none, nothing is imported."""
+    """Allows files in this directory to import classes, if the user owns it; with None, nothing may be imported."""
     token = _asking.set(directory)
     try:
         yield
@@ -58,18 +58,18 @@ def imports_for(directory: Path | None) -> Iterator[None]:
 
 
 def import_for_file(path: str) -> Any:
-    """What a path in a file names; see `imports_for`."""
+    """Imports a path that is named in a file; see `imports_for`."""
     directory = _asking.get()
     if directory is None:
         raise UserError(
-            f"This model asks to import {path}, which is done for directories of your own only. Download it, look at "
-            "the code, and give its directory."
+            f"This model needs to import {path}, which is only allowed for directories that you own. Download it, "
+            "check the code, and pass its directory."
         )
     user = getattr(os, "getuid", lambda: None)()  # none on Windows
     files = [directory, *(f for f in (directory / "run.json", directory / "config.json") if f.exists())]
     if user is not None and any(file.stat().st_uid != user for file in files):
         raise UserError(
-            f"{directory} asks to import {path}, but belongs to another user. If you trust it, copy it to a directory "
-            "of yours."
+            f"{directory} needs to import {path}, but belongs to another user. If you trust it, copy it to a directory "
+            "of your own."
         )
     return import_object(path)

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when first used, so that commands answer without waiting for torch: `exports`."""
+"""Imports the names of a package on first use, so that commands start without loading torch: `exports`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package, from the imports in its stub `__init__.pyi`.
 
-    Type checkers read the stub; at run time each name is imported from the place that the stub gives for it.
+    Type checkers read the stub; at run time each name is imported from the module that the stub names.
     """
     stub = ast.parse(Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text())
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""What this machine has: `cache_directory`, `num_cores`."""
+"""The cache directory and the number of cores: `cache_directory`, `num_cores`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """Where the package keeps what it can make again: `NF_CACHE`, or `~/.cache/neuralfunctionals`."""
+    """Directory for files that can be recreated: `NF_CACHE`, or `~/.cache/neuralfunctionals`."""
     return Path(os.environ.get("NF_CACHE") or Path.home() / ".cache" / "neuralfunctionals")
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,8 @@
-"""Builds C++ files where the machine has a compiler, and keeps the results in a cache.
+"""Compiles C++ files if the machine has a compiler, and caches the libraries.
 
-A library runs with the user's rights, and a damaged one can kill the process. So one from the cache is loaded only if
-nobody else could have put it there or changed it, and if its SHA-256, kept beside it, still fits; else it is built
-again. If the cache cannot be trusted, the library is built in a private directory that is gone once it is loaded.
+A library runs with the user's rights, and a damaged one can crash the process. A cached library is therefore loaded
+only if no other user could have written it, and if it matches the SHA-256 stored next to it; otherwise it is built
+again. If the cache cannot be trusted, the library is built in a private directory that is deleted after loading.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def find_compiler() -> str | None:
 
 
 def load_library(source: Path, *flags: str, build: bool = True) -> ctypes.CDLL | None:
-    """The compiled source; None if it is not in the cache and cannot or may not be built.
+    """Loads the compiled source; returns None if it is not in the cache and cannot or may not be built.
 
-    Without a compiler, a library that one built here earlier is used.
+    Without a compiler, a library that was built earlier is used.
 
     Args:
         source: A C++ file.
-        flags: Options of the compiler beyond the usual ones.
-        build: Whether to run the compiler if need be.
+        flags: Additional compiler options.
+        build: Whether to compile the source if it is not in the cache.
 
     Raises:
         OSError: The compiler or the loader failed.
@@ -66,9 +66,9 @@ def load_library(source: Path, *flags: str, build: bool = True) -> ctypes.CDLL |
 
 
 def _name(source: Path, flags: tuple[str, ...], compiler: str | None) -> str:
-    """The name of a library's file, which tells source, headers, options, processor and compiler apart.
+    """The file name of a library, unique to its source, headers, options, processor and compiler.
 
-    If there is no compiler, a pattern for those of any compiler.
+    Without a compiler, a pattern that matches those of any compiler.
     """
     texts = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.hpp")))]
     key = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), _processor()])).hexdigest()[:16]
@@ -78,16 +78,16 @@ def _name(source: Path, flags: tuple[str, ...], compiler: str | None) -> str:
     return f"{source.stem}-{key}-{hashlib.sha256(version).hexdigest()[:16]}.so"
 
 
-# The cache. Everything goes through a descriptor of its directory: nobody can exchange it between check and use.
+# The cache. It is accessed through a descriptor of its directory, which cannot be replaced between check and use.
 
 
 @contextmanager
 def _open_cache() -> Iterator[int | None]:
-    """The descriptor of the directory of libraries; nothing if there can be none or others could write to it."""
+    """The descriptor of the library directory; None if it cannot be created or others could write to it."""
     path = cache_directory() / "kernels"
     try:
         if os.name != "posix":
-            raise OSError("Owners and modes of files are only known on POSIX systems.")
+            raise OSError("File owners and modes are only available on POSIX systems.")
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         cache = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -98,8 +98,8 @@ def _open_cache() -> Iterator[int | None]:
             yield cache
             return
         warnings.warn(
-            f"{path} belongs to another user or can be written by others: libraries in it are not used, and are built "
-            f"anew by each process. Run 'chmod go-w {path}', or set NF_CACHE to a directory of your own.",
+            f"{path} belongs to another user or can be written by others: its libraries are not used, and each process "
+            f"builds them again. Run 'chmod go-w {path}', or set NF_CACHE to a directory of your own.",
             stacklevel=2,
         )
         yield None
@@ -108,18 +108,18 @@ def _open_cache() -> Iterator[int | None]:
 
 
 def _is_private(descriptor: int) -> bool:
-    """Whether a file or directory belongs to the user, and nobody else can write to it."""
+    """Whether a file or directory belongs to the user, and no one else can write to it."""
     status = os.fstat(descriptor)
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _reach(cache: int | None) -> str:
-    """A path to the opened directory itself, wherever its name leads by now."""
+    """A path to the opened directory itself, even if its name now leads elsewhere."""
     return f"/proc/self/fd/{cache}" if os.path.isdir("/proc/self/fd") else os.fspath(cache_directory() / "kernels")
 
 
 def _find(cache: int, name: str) -> str | None:
-    """The newest intact library of that name; files that others could have made or changed do not count."""
+    """The newest intact library of that name; ignores files that others could have created or changed."""
     intact = {}
     for file in matching(os.listdir(cache), name):
         content, checksum = _read(cache, file), _read(cache, f"{file}.sha256")
@@ -129,13 +129,13 @@ def _find(cache: int, name: str) -> str | None:
 
 
 def _checksum(content: bytes, name: str) -> bytes:
-    """As `sha256sum` writes it."""
+    """The checksum in the format of `sha256sum`."""
     return f"{hashlib.sha256(content).hexdigest()}  {name}\n".encode()
 
 
 def _read(cache: int, name: str) -> bytes | None:
     try:
-        # Not blocking: something else than a file may have this name.
+        # Non-blocking, because the name may belong to something other than a regular file.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=cache)
     except OSError:
         return None
@@ -146,9 +146,9 @@ def _read(cache: int, name: str) -> bytes | None:
 
 
 def _keep(cache: int, name: str, library: bytes) -> str | None:
-    """Writes a library and its checksum into the cache, each whole or not at all; nothing if it cannot be kept."""
+    """Writes a library and its checksum to the cache, each atomically; returns None if this fails."""
     try:
-        for file in os.listdir(cache):  # what killed processes left
+        for file in os.listdir(cache):  # left by killed processes
             if file.startswith(_TEMPORARY) and os.stat(file, dir_fd=cache).st_mtime < time.time() - _ABANDONED_SECONDS:
                 os.unlink(file, dir_fd=cache)
         _write(cache, name, library)
@@ -176,8 +176,8 @@ def _write(cache: int, name: str, content: bytes) -> None:
 
 
 def _build(compiler: str, source: Path, flags: tuple[str, ...]) -> bytes:
-    """Compiles for this very processor."""
-    print(f"neuralfunctionals: compiling {source.name}, about 10 s, once", file=sys.stderr, flush=True)
+    """Compiles for the processor of this machine."""
+    print(f"neuralfunctionals: compiling {source.name} (once, about 10 s)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="neuralfunctionals-") as scratch:
         result = Path(scratch) / "library.so"
         for native in (["-march=native"], ["-mcpu=native"], []):
@@ -190,7 +190,7 @@ def _build(compiler: str, source: Path, flags: tuple[str, ...]) -> bytes:
 
 
 def _load_private(library: bytes) -> ctypes.CDLL:
-    """Loads a library from a directory of its own; it stays loaded when its file is gone."""
+    """Loads a library from a temporary directory; it stays loaded after its file is deleted."""
     with tempfile.TemporaryDirectory(prefix="neuralfunctionals-") as scratch:
         file = Path(scratch) / "library.so"
         file.write_bytes(library)

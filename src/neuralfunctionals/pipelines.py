@@ -1,4 +1,4 @@
-"""A trained model as one call on networks in whatever form people keep them: `pipeline`."""
+"""Trained models that can be called on networks in any format: `pipeline`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _BATCH_SIZE = 256
 
 
 class Classification(NamedTuple):
-    """What a classifier reads from one network."""
+    """The prediction of a classifier for one network."""
 
     label: int
     probability: float
-    """Of this label."""
+    """Probability of this label."""
     probabilities: list[float]
-    """Of all labels; they sum to 1."""
+    """Probabilities of all labels; they sum to 1."""
 
 
 class Pipeline:
-    """A trained model that takes networks in any form; see `pipeline`."""
+    """A trained model that accepts networks in any format; see `pipeline`."""
 
     def __init__(self, opened: TrainedRun) -> None:
         self.task: Any = opened.task
@@ -42,7 +42,7 @@ class Pipeline:
         if isinstance(self.task, ClassifyTask) and self.task.source == "latents":
             raise UserError(
                 f"The classifier {self.name} reads latents, not networks. Encode the networks with the pipeline of its "
-                "Inr2Array first, and hand the latents to open_run(...).task.classify."
+                "Inr2Array first, and pass the latents to open_run(...).task.classify."
             )
 
     @torch.no_grad()
@@ -58,24 +58,24 @@ class Pipeline:
         """Runs the model.
 
         Args:
-            networks: A module, a `state_dict`, a list of these, features, the path of a file (`.pth`, `.pt`, `.ckpt`,
+            networks: A module, a `state_dict`, a list of either, features, the path of a file (`.pth`, `.pt`, `.ckpt`,
                 `.safetensors`, `.npz`), or a store (`WeightDataset` or the path of its folder).
-            omega: Frequency of sine networks. Defaults to what the networks say (a `Siren`, an `.npz` file, a store)
-                or else to that of the networks the model was trained on.
-            convention: Their SIREN convention, `"paper"` or `"dws"`; defaults likewise.
-            layers: Names of the layers from input to output, where a `state_dict` leaves several orders.
-            module: A module that the `state_dict` belongs to.
+            omega: Frequency of sine networks. Defaults to the frequency that they record (a `Siren`, an `.npz` file, a
+                store), or else to that of the networks the model was trained on.
+            convention: Their SIREN convention, `"paper"` or `"dws"`, with the same default.
+            layers: Names of the layers from input to output, if a `state_dict` allows several orders.
+            module: A module with the architecture of the `state_dict`.
 
         Returns:
-            For one network one answer, for several a list: a `Classification`, a predicted accuracy, or the edited
-            network, of the kind and dtype that came in. Latents come as a tensor.
+            One result for one network, or a list for several: a `Classification`, a predicted accuracy, or the edited
+            network, with the type and dtype of the input. Latents are returned as one tensor.
         """
         is_read = isinstance(networks, GivenNetworks)
         given = networks if is_read else read_given(networks, layers=layers, module=module)
         return self._run(given, self.choose_form(given, omega, convention))
 
     def choose_form(self, given: GivenNetworks, omega: float | None, convention: str | None) -> SirenForm | None:
-        """Frequency and convention of sine networks: as asked for, or known, or those of the model's own."""
+        """Frequency and convention of sine networks: as requested, else as recorded, else those of the model."""
         assumed = self.task.form
         if assumed is None:
             return None
@@ -115,7 +115,7 @@ def _classification(probabilities: Float[Tensor, "K"]) -> Classification:
 
 
 def pipeline(name: str | os.PathLike[str]) -> Pipeline:
-    """A shipped model by its name, or that of a run directory, as one call on networks.
+    """Opens a shipped model or the model of a run directory, to be called on networks.
 
     Args:
         name: One of `list_pretrained()`, or the directory of a finished run.

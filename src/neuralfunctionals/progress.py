@@ -1,4 +1,4 @@
-"""The progress of long work, on standard error: `Progress`, as bars, or as plain lines where there is no terminal."""
+"""Progress of long tasks on standard error, as bars, or as plain lines without a terminal: `Progress`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from functools import cached_property
 from typing import Any
 
 SECONDS = 10.0
-"""After so much time there is a line."""
+"""Maximum time between lines."""
 SHARE = 0.05
-"""And after so much of the work."""
+"""Maximum share of the work between lines."""
 
 
 class ProgressLines:
     """Prints a line on standard error every 10 seconds or 5% of the work, whichever comes first, and one at the end.
 
-    A line looks like `training: 400/1000 (40%), 35.2 steps/s, 0:00:17 left, loss 0.0312`. The rate counts from the last
-    `start`, or else from the first `update`.
+    A line looks like `training: 400/1000 (40%), 35.2 steps/s, 0:00:17 left, loss 0.0312`. The rate is measured from
+    the last `start`, or else from the first `update`.
 
     Args:
-        what: The work, such as `training`.
+        what: Name of the task, such as `training`.
         unit: What is counted, such as `steps`.
-        clock: Gives the time in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, what: str, unit: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,16 +36,16 @@ class ProgressLines:
         self._last = (0, 0.0)
 
     def start(self, done: int = 0) -> None:
-        """Begins to count, with so much done before."""
+        """Starts measuring, with `done` already finished."""
         self._first = self._last = (done, self.clock())
 
     def update(self, done: int, total: int, state: str = "") -> None:
-        """Tells how much is done of how much; a line may follow.
+        """Updates the progress; this may print a line.
 
         Args:
-            done: How much is done.
-            total: How much there is; 0 if that is not known.
-            state: What else to say, such as the loss.
+            done: How much is finished.
+            total: How much there is in total; 0 if unknown.
+            state: Text to append, such as the loss.
         """
         with self._lock:
             if self._first is None:
@@ -57,7 +57,7 @@ class ProgressLines:
                 print(self._line(done, total, state), file=sys.stderr, flush=True)
 
     def rate(self, done: int) -> float:
-        """How much was done in a second."""
+        """Amount of work done per second."""
         first, started = self._first or (done, 0.0)
         return (done - first) / max(self.clock() - started, 1e-9)
 
@@ -70,13 +70,13 @@ class ProgressLines:
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Shows works side by side, each under its name, with their rates and the time left.
+    """Shows the progress of several tasks, each with its name, rate and remaining time.
 
-    Nothing is shown before there is something to report, so that a mistake is one line.
+    Nothing is shown before the first update, so that an error message is a single line.
 
     Args:
         unit: What is counted, such as `steps`.
-        from_zero: Whether the first report of a work tells what was done since its start, or else before it.
+        from_zero: Whether the work in the first update of a task was done since its start, rather than before it.
     """
 
     def __init__(self, unit: str = "items", *, from_zero: bool = False) -> None:
@@ -85,13 +85,13 @@ class Progress(AbstractContextManager["Progress"]):
         self._tasks: dict[str, Any] = {}
 
     def start(self, name: str) -> None:
-        """Begins to count a work now, from 0; one that was counted before begins again."""
+        """Starts a task at 0; restarts it if it was started before."""
         self._works.setdefault(name, ProgressLines(name, self.unit)).start()
         if name in self._tasks:
             self._bars.reset(self._tasks[name])
 
     def update(self, name: str, done: int, total: int, state: str = "") -> None:
-        """Tells how much of a work is done; arguments as for `ProgressLines.update`."""
+        """Updates the progress of a task; arguments as for `ProgressLines.update`."""
         if name not in self._works:
             self._works[name] = work = ProgressLines(name, self.unit)
             work.start(0 if self.from_zero else done)
@@ -105,7 +105,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     @cached_property
     def _bars(self) -> Any:
-        """The bars, started; none where standard error cannot show any that move."""
+        """The bars, started; None if standard error cannot show them."""
         from rich import progress
         from rich.console import Console
 

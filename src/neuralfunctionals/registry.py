@@ -26,21 +26,21 @@ Name = TypeVar("Name", bound=str)
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """What a model's name stands for: its class, and arguments that make it fit a task."""
+    """The class behind a model name, and the arguments that adapt it to a task."""
 
     make: str
     """The class, in `neuralfunctionals.models`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of every task."""
+    """Arguments for every task."""
     vector: Mapping[str, Any] | None = field(default_factory=dict)
-    """Further arguments that give one vector for each network; none if it cannot."""
+    """Further arguments for an output of one vector per network; None if it has no such output."""
     networks: bool = True
-    """Whether it can give features of the same networks."""
+    """Whether it can output features of the same networks."""
     encoder: str | None = None
-    """Its name as the encoder of an `Inr2Array`; none if it is no encoder."""
+    """Its name as the encoder of an `Inr2Array`; None if it is not an encoder."""
 
     def arguments(self, output: Output) -> tuple[str, dict[str, Any]] | None:
-        """Class and arguments for an output; nothing if it has no such form."""
+        """Class and arguments for a kind of output; None if the model does not have it."""
         if output == "autoencoder":
             return None if self.encoder is None else ("Inr2Array", {"encoder": self.encoder})
         if output == "vector":
@@ -62,16 +62,16 @@ MODELS: dict[str, ModelEntry] = {
     "render-cnn": ModelEntry("RenderCNN", networks=False),
     "latent": ModelEntry("LatentClassifier", networks=False),
 }
-"""Models by name. A new model is its file and a line here: every recipe then takes it, with settings or without."""
+"""Models by name. To add a model, write its file and add a line here; every recipe then accepts it."""
 
 
 def model_class(name: str, output: Output) -> tuple[type[Any], dict[str, Any]]:
-    """The class that a model's name or path stands for, and the arguments that give the output."""
+    """The class of a model, by name or path, and its arguments for a kind of output."""
     if "." in name:
         return import_object(name), {}
     make, arguments = (name in MODELS and MODELS[name].arguments(output)) or (None, {})
     if make is None:
-        raise UserError(f"Expected a model for '{output}', but got '{name}', which is none.")
+        raise UserError(f"Expected a model for '{output}', but '{name}' is not one.")
     return getattr(importlib.import_module("neuralfunctionals.models"), make), arguments
 
 
@@ -79,7 +79,7 @@ def model_class(name: str, output: Output) -> tuple[type[Any], dict[str, Any]]:
 
 
 def find_task(recipe: str) -> TaskDefinition:
-    """The task of a recipe, by the first word of its name: a folder of ours, or the path of a module or a class."""
+    """The task of a recipe, by the first part of its name: one of our tasks, or the path of a module or class."""
     family = recipe.partition("/")[0]
     if "." not in family:
         return TASKS[_choose("task", family, list(TASKS))]
@@ -97,7 +97,7 @@ TASKS: dict[str, TaskDefinition] = {
     for part in pkgutil.iter_modules(tasks.__path__)
     if part.ispkg
 }
-"""Our tasks, by the first word of their recipes: one for each folder of `neuralfunctionals.tasks`."""
+"""Our tasks, by the first part of their recipe names: one per folder of `neuralfunctionals.tasks`."""
 RECIPES: dict[str, Recipe] = {
     f"{name}/{recipe}": found for name, task in TASKS.items() for recipe, found in task.recipes.items()
 }
@@ -105,7 +105,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe of ours or of a user's task."""
+    """Finds a recipe, one of ours or of a user's task."""
     if "." not in name.partition("/")[0]:
         return RECIPES[_choose("recipe", name, list(RECIPES))]
     task, word = find_task(name), name.partition("/")[2]
@@ -117,14 +117,14 @@ def find_recipe(name: str) -> Recipe:
 def find_run(
     recipe: str, *, scale: str = "small", model: str | None = None, data: str | os.PathLike[str] | None = None
 ) -> Run:
-    """The run that a recipe's name, scale and model stand for.
+    """The run config of a recipe at a scale, for a model.
 
     Args:
-        recipe: One of `RECIPES`, or `my_package.my_task/RECIPE` for a task of your own.
+        recipe: One of `RECIPES`, or `my_package.my_task/RECIPE` for your own task.
         scale: `tiny`, `small`, `long` or `paper`.
-        model: One of `MODELS`, or `my_package.MyModel` for a class of your own, which is built as
-            `MyModel(spec, out_channels=..., **options)`. Defaults to the recipe's best, at `paper` to the paper's.
-        data: The store to learn from, if there is one: latents have models of their own.
+        model: One of `MODELS`, or `my_package.MyModel` for your own class, which is built as
+            `MyModel(spec, out_channels=..., **options)`. Defaults to the recipe's first, or the paper's at `paper`.
+        data: The store to train on, if there is one: stores of latents have their own models.
 
     Example:
         >>> find_run("edit/mnist-dilate", scale="tiny", model="nfn-np").training.steps
@@ -145,12 +145,12 @@ def find_run(
 
 
 def _fits(model: str, recipe: Recipe) -> bool:
-    """Whether a model that the recipe has no settings for can be trained by it."""
+    """Whether a recipe can train a model that it has no settings for."""
     return model in MODELS and model != "latent" and MODELS[model].arguments(recipe.of.output) is not None
 
 
 def read_run(values: Mapping[str, Any], where: str = "run") -> Run:
-    """A run from plain values, as `Run.to_dict` gives them; every name and type is checked."""
+    """Reads a run from plain values, as returned by `Run.to_dict`; checks every name and type."""
     recipe = str(values.get("recipe"))[:200]
     try:
         task = find_task(recipe)
@@ -160,7 +160,7 @@ def read_run(values: Mapping[str, Any], where: str = "run") -> Run:
 
 
 def changed_fields(run: Run) -> dict[str, Any]:
-    """The fields, by name, in which a run differs from its recipe at that scale for that model."""
+    """The fields in which a run differs from its recipe at that scale for that model, by name."""
     usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
     return {name: value for name, value in flatten(run).items() if usual.get(name) != value}
 

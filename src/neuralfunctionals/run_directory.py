@@ -1,4 +1,4 @@
-"""What a training run leaves on disk, and the only thing that reports and later commands know of it: `RunDirectory`."""
+"""The files of a training run, the only interface to reports and later commands: `RunDirectory`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from neuralfunctionals.files.checksums import SUMS, read_intact, read_sums, sha2
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_recorded, write_sums
 
-REMEDY = "Restore it from a copy, or begin the run again with --force."
+REMEDY = "Restore it from a copy, or start the run again with --force."
 """What to do about a damaged file of a run."""
 
 
 class _Setting(TypedDict, total=False):
-    """What was asked for: see `config.Run`."""
+    """The run config; see `config.Run`."""
 
     recipe: str
     scale: str
@@ -42,7 +42,7 @@ class _Setting(TypedDict, total=False):
 
 
 class RunConfig(TypedDict, total=False):
-    """What `run.json` says."""
+    """The contents of `run.json`."""
 
     format: int
     run: _Setting
@@ -54,7 +54,7 @@ class RunConfig(TypedDict, total=False):
 
 
 class RunResult(TypedDict, total=False):
-    """What `result.json` says."""
+    """The contents of `result.json`."""
 
     recipe: str
     scale: str
@@ -74,15 +74,15 @@ class RunResult(TypedDict, total=False):
 
 
 class RunDirectory:
-    """Names and files of a run:
+    """The directory of a run, with these files:
 
-    - `run.json`: the whole config, the data, the code's version and the machine; written first;
-    - `metrics.csv`: the curve; `tensorboard/`: the same for TensorBoard;
-    - `checkpoints/`: `last.ckpt` to continue from, `best.ckpt` by validation;
-    - `model/`: the best model, as `save_pretrained` writes it;
+    - `run.json`: the full config, data, code version and machine; written first;
+    - `metrics.csv`: the training curve; `tensorboard/`: the same for TensorBoard;
+    - `checkpoints/`: `last.ckpt` to resume from, and `best.ckpt`, the best by validation;
+    - `model/`: the best model, written by `save_pretrained`;
     - `samples.safetensors`: a few inputs and outputs, for pictures;
     - `result.json`: the metrics of the best model; written last;
-    - `SHA256SUMS`, there and in `checkpoints/`: what these files must be; checked whenever one is read.
+    - `SHA256SUMS`, here and in `checkpoints/`: checksums, which are checked whenever a file is read.
 
     Args:
         path: The directory.
@@ -99,34 +99,34 @@ class RunDirectory:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run was started here."""
         return self.config_file.is_file()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run also finished."""
+        """Whether the run is finished."""
         return self.result_file.is_file()
 
     def require(self, *, finished: bool = True) -> RunDirectory:
-        """Returns itself; raises if there is no such run."""
+        """Returns itself; raises an error if there is no run, or no finished run."""
         if not self.is_run:
             raise UserError(
-                f"Expected the directory of a run, but {self.path} has no run.json. Make one with nf train."
+                f"Expected the directory of a run, but {self.path} has no run.json. Create one with nf train."
             )
         if finished and not self.is_finished:
-            raise UserError(f"The run at {self.path} has not ended yet. Continue it with nf train ... --resume.")
+            raise UserError(f"The run at {self.path} is not finished. Resume it with nf train ... --resume.")
         return self
 
     @property
     def is_free(self) -> bool:
-        """Whether a run can begin here: the directory is empty, or holds only temporary files of a killed process."""
+        """Whether a run can start here: the directory is empty, or has only temporary files of a killed process."""
         if not self.path.is_dir():
             return not self.path.exists()
         # The checksums are written just before run.json.
         return all(is_temporary(path) or path.name == SUMS for path in self.path.iterdir())
 
     def clear(self) -> None:
-        """Removes the run. If interrupted, it leaves an unfinished run, which can be removed again."""
+        """Deletes the run. If interrupted, it leaves an unfinished run, which can be deleted again."""
         self.result_file.unlink(missing_ok=True)
         for path in self.path.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -137,9 +137,9 @@ class RunDirectory:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps other processes on this machine from training here at the same time; raises if one already does.
+        """Locks the directory, so that no other process on this machine trains here; raises an error if one does.
 
-        The lock is the kernel's own, on `run.json`: it ends with the process, however that ends.
+        The lock is held by the kernel, on `run.json`: it is released when the process ends, for any reason.
         """
         try:
             import fcntl
@@ -151,7 +151,7 @@ class RunDirectory:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UserError(
-                    f"Another process is training in {self.path}. Wait until it ends, or name another directory."
+                    f"Another process is training in {self.path}. Wait until it ends, or choose another directory."
                 ) from error
             except OSError:  # a file system without locks
                 pass
@@ -160,25 +160,25 @@ class RunDirectory:
     # Files.
 
     def read_config(self) -> dict[str, Any]:
-        """What `run.json` says."""
+        """The contents of `run.json`."""
         return self._read(self.config_file, RunConfig)
 
     def read_result(self) -> dict[str, Any]:
-        """What `result.json` says."""
+        """The contents of `result.json`."""
         return self._read(self.result_file, RunResult)
 
     def _read(self, file: Path, kind: Any) -> dict[str, Any]:
         try:
             data = read_intact(file, REMEDY)
         except OSError as error:
-            raise UserError(f"Cannot read {file}: {error}. Expected what nf train wrote.") from error
+            raise UserError(f"Cannot read {file}: {error}. Expected a file written by nf train.") from error
         try:
             content = conform(parse_json(data, str(file)), kind, str(file))
             if kind is RunConfig:
                 conform(content.get("data", {}), Provenance, f"{file}: data", open_names=True)
             return content
         except JsonError as error:
-            raise UserError(f"{error} Expected what nf train wrote. {REMEDY}") from error
+            raise UserError(f"{error} Expected a file written by nf train. {REMEDY}") from error
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -206,7 +206,7 @@ class RunDirectory:
         write_recorded(self.samples_file, safetensors.torch.save(contiguous))
 
     def read_curve(self) -> list[dict[str, Any]]:
-        """The rows of the curve, without empty cells."""
+        """The rows of the training curve, without empty cells."""
         if not self.curve_file.is_file():
             return []
         data = read_intact(self.curve_file, REMEDY)
@@ -229,4 +229,4 @@ def _to_json(content: Mapping[str, Any]) -> bytes:
     try:
         return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
     except ValueError as error:
-        raise UserError(f"Expected finite numbers to write down, but got {content}.") from error
+        raise UserError(f"Expected finite numbers to write, but got {content}.") from error

@@ -1,4 +1,4 @@
-"""The trained models inside the package: `SHIPPED`, `find_shipped`."""
+"""The trained models in the package: `SHIPPED`, `find_shipped`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from neuralfunctionals.errors import UserError, nearest
 _FOLDER = Path(__file__).parent / "pretrained"
 
 SHIPPED: tuple[str, ...] = tuple(sorted(path.parent.name for path in _FOLDER.glob("*/run.json")))
-"""Their names. Each is a run directory without its checkpoints, with a card, `README.md`."""
+"""Their names. Each is a run directory without checkpoints, with a model card, `README.md`."""
 
 
 def find_shipped(name: str | os.PathLike[str]) -> Path:
-    """The directory of a shipped model by its name; any other name, or a directory that is there, stays a path.
+    """The directory of a shipped model by its name; any other name or existing directory is returned as a path.
 
     Example:
         >>> find_shipped("some/run")
@@ -23,6 +23,6 @@ def find_shipped(name: str | os.PathLike[str]) -> Path:
     path, word = Path(name), os.fspath(name)
     if path.is_dir() or word not in SHIPPED:
         if not path.exists() and (hint := nearest(word, SHIPPED, cutoff=0.8)):
-            raise UserError(f"Found no run or model '{word}'.{hint} nf models lists what is shipped.")
+            raise UserError(f"Found no run or model '{word}'.{hint} nf models lists the shipped models.")
         return path
     return _FOLDER / word

@@ -192,7 +192,7 @@ def test_runs_without_samples_are_reported_without_those_pictures(tmp_path):
     write_report(read_runs([path]), tmp_path / "report.html")
     page = Page(tmp_path / "report.html")
     assert page.tags.count("img") == 1
-    assert "1 run of 1 came without these files" in page.text
+    assert "No picture. The files for it are missing from 1 run of 1" in page.text
 
 
 def test_shipped_models_are_reported_by_their_names(tmp_path, capsys):
@@ -209,7 +209,7 @@ def test_a_report_is_replaced_and_other_files_are_not(tmp_path, capsys):
     out.write_text("my own notes")
     code, _, err = run(capsys, "report", path, "--out", out)
     assert (code, out.read_text()) == (2, "my own notes")
-    assert "is no report. Name another file, or replace it with --force." in err
+    assert "is not a report. Choose another file, or replace it with --force." in err
     assert run(capsys, "report", path, "--out", out, "--force")[0] == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r", "report.html"]
 
@@ -251,12 +251,12 @@ def empty(path):
     ("spoil", "message"),
     [
         (break_result, "Expected the result of nf train, but .*result.json has other contents"),
-        (break_config, r"run.json: run: expected an object, but got .*Expected what nf train wrote"),
+        (break_config, r"run.json: run: expected an object, but got .*Expected a file written by nf train"),
         (break_samples, "Cannot read the curve and samples of"),
         (break_curve, "Cannot read the curve and samples of"),
         (shrink_samples, "Cannot make 'Before and after' from these runs"),
         (drop_metric, "Cannot make 'Results' from these runs"),
-        (unfinish, "has not ended yet. Continue it with nf train"),
+        (unfinish, "is not finished. Resume it with nf train"),
         (empty, "Expected the directory of a run, but .* has no run.json"),
     ],
 )

@@ -129,7 +129,7 @@ def test_records_keep_every_validation_and_means_of_many_losses(runs, tmp_path):
 
 def test_refuses_runs_that_have_not_ended(tmp_path):
     write_run(tmp_path / "begun", "edit/mnist-dilate", "nft", 0, 0.1, finished=False)
-    with pytest.raises(ValueError, match="has not ended yet. Continue it with nf train"):
+    with pytest.raises(ValueError, match="is not finished. Resume it with nf train"):
         read_runs([tmp_path / "begun"])
     with pytest.raises(ValueError, match="Expected at least one finished run"):
         read_runs([])

@@ -120,7 +120,7 @@ def test_the_paper_scale_has_the_appendix_hyperparameters():
 def test_refuses_to_mix_up_weights_and_latents(encoded, tmp_path):
     with pytest.raises(ValueError, match="Expected a model, one of latent, but got 'nft'"):
         find_run("classify/mnist", model="nft", data=encoded / "latents")
-    with pytest.raises(ValueError, match="'latent' reads latents: make them with nf encode"):
+    with pytest.raises(ValueError, match="'latent' needs latents: make them with nf encode"):
         execute(find_run("classify/mnist", scale="tiny", model="latent"), tmp_path / "a", progress=False)
     with pytest.raises(ValueError, match="holds no networks"):
         execute(find_run("inr2array/mnist", scale="tiny"), tmp_path / "b", data=encoded / "latents", progress=False)

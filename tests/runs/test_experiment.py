@@ -210,9 +210,9 @@ def test_nothing_is_imported_for_directories_of_others_or_the_hub(trained, tmp_p
     other = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: other)
     for act in (nf.runs.open_run, nf.from_pretrained):
-        with pytest.raises(nf.UserError, match="asks to import own_package.* but belongs to another user"):
+        with pytest.raises(nf.UserError, match="needs to import own_package.* but belongs to another user"):
             act(out)
-    with imports_for(None), pytest.raises(nf.UserError, match="for directories of your own only"):
+    with imports_for(None), pytest.raises(nf.UserError, match="only allowed for directories that you own"):
         import_for_file("own_package.models.MyModel")
 
 
@@ -226,4 +226,4 @@ def test_a_bug_in_ones_own_code_keeps_its_traceback(package, digits, tmp_path, c
     assert code == 1
     assert "Traceback (most recent call last)" in err
     assert "ValueError: not the user" in err
-    assert err.splitlines()[-1].startswith("nf: this is no mistake of yours. Please report the lines above")
+    assert err.splitlines()[-1].startswith("nf: this is a bug in neuralfunctionals. Please report the lines above")

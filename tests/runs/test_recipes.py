@@ -138,12 +138,12 @@ def test_standardizing_uses_what_is_trained_on_alone(tmp_path, limit):
 def test_refuses_to_overwrite_a_run(finished, tmp_path):
     run, out, _ = finished
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    with pytest.raises(ValueError, match="holds a finished run. Continue it with --resume, or begin"):
+    with pytest.raises(ValueError, match="has a finished run. Show its result with --resume, or start"):
         execute(run, out, progress=False)
-    with pytest.raises(ValueError, match="There is no run to continue"):
+    with pytest.raises(ValueError, match="There is no run to resume"):
         execute(run, tmp_path / "none", resume=True, progress=False)
     (tmp_path / "letter.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="has other files"):
         execute(run, tmp_path, force=True, progress=False)
     with pytest.raises(ValueError, match="Expected the directory of a run"):
         open_run(tmp_path)
@@ -154,9 +154,9 @@ def test_refuses_to_continue_another_run(finished, tmp_path):
     run, out, _ = finished
     RunDirectory(tmp_path).write_config(RunDirectory(out).read_config())
     other = replace(run, optimizer=replace(run.optimizer, lr=0.5))
-    with pytest.raises(ValueError, match=r"was begun with optimizer.lr 0.01, but now it is 0.5"):
+    with pytest.raises(ValueError, match=r"was started with optimizer.lr 0.01, but now it is 0.5"):
         execute(other, tmp_path, resume=True, progress=False)
-    with pytest.raises(ValueError, match="has not ended yet"):
+    with pytest.raises(ValueError, match="is not finished"):
         open_run(tmp_path)
 
 
@@ -165,7 +165,7 @@ def test_an_unfinished_run_is_continued_by_the_same_and_refused_by_another(finis
     begun = RunDirectory(tmp_path / "begun")
     begun.write_config(RunDirectory(out).read_config())
     other = replace(run, optimizer=replace(run.optimizer, lr=0.5))
-    with pytest.raises(ValueError, match=r"was begun with optimizer.lr 0.01, but now it is 0.5"):
+    with pytest.raises(ValueError, match=r"was started with optimizer.lr 0.01, but now it is 0.5"):
         execute(other, begun.path, progress=False)
     data = dataset_for(replace(run.data, limit=40))
     with pytest.raises(ValueError, match=r"with other networks than those of .*: they differ in .*limit, networks"):

@@ -79,5 +79,5 @@ def test_evaluation_sees_every_item_once(sirens, count, processes):
 def test_refuses_what_cannot_be_shared_or_filled(sirens):
     with pytest.raises(ValueError, match=r"at least one batch of 4 items to train on, but there are only 3"):
         make(sirens, 3, length=1)
-    with pytest.raises(ValueError, match=r"that 3 processes can share in equal parts, but got 4"):
+    with pytest.raises(ValueError, match=r"multiple of the 3 processes, but got 4"):
         make(sirens, 30, length=1, share=(0, 3))

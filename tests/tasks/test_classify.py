@@ -106,7 +106,7 @@ def test_modules_of_a_user_are_classified():
 def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
     config = TrainingConfig(steps=2, batch_size=8)
     cases = [
-        (ClassifyTask(ON_WEIGHTS["dws"]()), latents, "Expected weights in .* Latents are read by --model latent"),
+        (ClassifyTask(ON_WEIGHTS["dws"]()), latents, "Expected weights in .* To classify latents, use --model latent"),
         (
             ClassifyTask(latent_classifier(), source="latents"),
             sirens,
@@ -117,14 +117,14 @@ def test_refuses_data_that_the_model_cannot_read(sirens, latents, tmp_path):
             latents,
             "from 0 to 3, but .* has 0 to 9",
         ),
-        (ClassifyTask(StatNN(NetworkSpec.mlp([2, 3, 1]))), sirens, "reads networks"),
+        (ClassifyTask(StatNN(NetworkSpec.mlp([2, 3, 1]))), sirens, "takes networks"),
     ]
     for task, dataset, message in cases:
         with pytest.raises(ValueError, match=message):
             train(task, dataset, tmp_path, config, progress=False)
     with pytest.raises(ValueError, match="'weights' or 'latents', but got 'pixels'"):
         ClassifyTask(latent_classifier(), source="pixels")
-    with pytest.raises(ValueError, match="at least two classes and an alpha of mixup of 0 or more, but got 10 and -1"):
+    with pytest.raises(ValueError, match="at least two classes and a mixup_alpha of 0 or more, but got 10 and -1"):
         ClassifyTask(latent_classifier(), mixup_alpha=-1)
 
 
@@ -159,7 +159,7 @@ def test_refuses_to_move_what_cannot_be_moved():
         ({"source": "latents", "augment": "affine"}, "only networks can be moved"),
         ({"augment": "signs"}, "'none', 'affine' or 'turns', but got 'signs'"),
         ({"augment": "turns", "mirror": True}, "mirror with augment 'affine'"),
-        ({"source": "latents", "decode_size": 4}, "decode pictures of networks without mixup"),
+        ({"source": "latents", "decode_size": 4}, "positive with source 'weights' and without mixup"),
         ({"label_smoothing": 1.0}, "from 0 to below 1"),
         ({"decode_weight": -1.0}, "decode_weight to be 0 or more, but got -1.0"),
     ):

@@ -75,7 +75,7 @@ def test_a_module_goes_in_and_an_edited_module_comes_out_that_shows_what_the_bat
 
 
 def test_refuses_networks_that_the_editor_was_not_built_for():
-    with pytest.raises(ValueError, match=r"reads networks .*32.* but what you gave holds .*16"):
+    with pytest.raises(ValueError, match=r"takes networks .*32.* but the input has .*16"):
         make_task().edit(Siren([2, 16, 16, 1]))
     with pytest.raises(ValueError, match="Expected an edit, one of .*dilate.* but got 'sharpen'"):
         EditTask(Nothing(), edit="sharpen")

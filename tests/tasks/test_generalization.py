@@ -105,10 +105,10 @@ def test_refuses_what_it_cannot_predict(zoo, sirens):
     with pytest.raises(ValueError, match=r"needs networks with a known test_accuracy, .* nf zoo"):
         GeneralizationTask(Constant()).prepare(sirens[:2])
     for model in (Constant(outputs=2), NFN(SPEC, channels=[2])):
-        with pytest.raises(ValueError, match="gives each of 2 networks one number, but got"):
+        with pytest.raises(ValueError, match="one number for each of 2 networks, but got"):
             GeneralizationTask(model).predict(zoo[:2].features)
     task = GeneralizationTask(Constant())
-    with pytest.raises(ValueError, match=r"reads networks 1->16 .* what you gave holds networks 3->16"):
+    with pytest.raises(ValueError, match=r"takes networks 1->16 .* the input has networks 3->16"):
         task.predict(build_cnn(3))
     broken = build_cnn()
     nn.init.constant_(broken[0].weight, float("inf"))

@@ -140,9 +140,9 @@ def test_refuses_what_it_cannot_reconstruct(sirens):
         ReconstructTask(NFT(SPEC, channels=8, num_blocks=1, num_heads=2))
     with pytest.raises(ValueError, match="target to be 'inr' or 'image', but got 'pixels'"):
         make_task(target="pixels")
-    with pytest.raises(ValueError, match=r"reads networks .*32.* but what you gave holds .*16"):
+    with pytest.raises(ValueError, match=r"takes networks .*32.* but the input has .*16"):
         make_task().encode(Siren([2, 16, 16, 1]))
-    with pytest.raises(ValueError, match="Expected 1 to 2 neighbours of 2 known arrays, but got 3"):
+    with pytest.raises(ValueError, match="Expected k from 1 to 2, the number of arrays, but got 3"):
         nearest(torch.zeros(2, 1, 1), torch.zeros(1, 1, 1), k=3)
 
 

@@ -34,7 +34,7 @@ def test_refuses_optimisers_that_make_no_sense(options, message):
     ("options", "message"),
     [
         ({"steps": 0}, "training.steps to be at least 1"),
-        ({"steps": 70, "val_every": 20}, "multiple of training.val_every, but got 70 and 20. Take 80 steps"),
+        ({"steps": 70, "val_every": 20}, "multiple of training.val_every, but got 70 and 20. Use 80 steps"),
         ({"batch_size": 10, "accumulate": 3}, "accumulate to divide the batch of 10"),
         ({"ema_decay": 1.0}, "ema_decay from 0 to below 1"),
         ({"patience": 0}, "patience to be at least 1"),

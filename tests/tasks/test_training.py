@@ -129,7 +129,7 @@ def test_logs_are_written_for_people_and_tensorboard(sirens, tmp_path):
 
 
 def test_refuses_to_go_on_when_the_loss_is_no_number(sirens, tmp_path):
-    with pytest.raises(TrainingDivergedError, match=r"at step \d+. Take a smaller learning rate \(now 1e\+30"):
+    with pytest.raises(TrainingDivergedError, match=r"at step \d+. Use a smaller learning rate \(now 1e\+30"):
         run(sirens, tmp_path, CONFIG, lr=1e30, clip_norm=None)
 
 
@@ -140,7 +140,7 @@ def test_refuses_data_it_cannot_train_on(sirens, tmp_path):
     with pytest.raises(ValueError, match="networks in the training split .* but there are none"):
         run(sirens.select((sirens.column("split") == 1).nonzero()[:, 0]), tmp_path, CONFIG)
     other = NFT(type(sirens.spec).mlp([2, 16, 1]), **TINY)
-    with pytest.raises(ValueError, match=r"reads networks .* but .* holds"):
+    with pytest.raises(ValueError, match=r"takes networks .* but .* has"):
         train(EditTask(other, edit="dilate"), sirens, tmp_path, TrainingConfig(**CONFIG), progress=False)
 
 

@@ -101,7 +101,7 @@ def test_draw_fit_edit_read_and_scramble(browser, server):
             line = page.inner_text(f"#nf-change-{what}")
             assert line.endswith("unchanged"), line
             assert float(re.search(rf"([\d.]+) {unit}", line)[1]) < 0.5
-        assert "no answer changed" in page.inner_text("#nf-verdict")
+        assert "no prediction changed" in page.inner_text("#nf-verdict")
         assert bars(page) == seen
 
     page.click("#nf-undo")
@@ -159,7 +159,7 @@ def test_own_networks_are_shown_read_edited_and_scrambled(browser, server):
     page.click("#nf-erode")
     page.wait_for_selector("text=now: thinner")
     page.click("#nf-shuffle")
-    page.wait_for_selector("#nf-verdict:has-text('no answer changed')")
+    page.wait_for_selector("#nf-verdict:has-text('no prediction changed')")
     assert not errors
     page.close()
 

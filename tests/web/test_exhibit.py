@@ -53,7 +53,7 @@ def test_what_is_no_symmetry_is_called_a_change(models, exhibit):
     changes = after.changes(before)
     assert changes.image > 1 / 255
     assert not changes.same_answers
-    assert "gave a different answer" in cards.changes_card(before, after, changes)
+    assert "One of the predictions changed" in cards.changes_card(before, after, changes)
 
 
 class Shown(torch.nn.Module):
@@ -121,7 +121,7 @@ def test_refuses_models_of_other_networks(models):
     from neuralfunctionals.tasks import EditTask
 
     other = EditTask(NFN(NetworkSpec.mlp([2, 8, 1]), channels=(2,)), edit="dilate")
-    with pytest.raises(ValueError, match="reads networks"):
+    with pytest.raises(ValueError, match="takes networks"):
         Models({"dilate": other}, models.classifier, models.autoencoder)
 
 

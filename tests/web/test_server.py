@@ -59,7 +59,7 @@ def test_refuses_a_model_of_another_task(capsys, models_directory, tmp_path):
     (tmp_path / "digits-classify").symlink_to(models_directory / "digits-erode")
     code, _, err = run(capsys, "serve", "--no-browser", "--port", "0", "--models", tmp_path)
     assert code == 2
-    assert "Expected the run digits-classify to be one of ClassifyTask, but got EditTask" in err
+    assert "Expected the task of run digits-classify to be ClassifyTask, but got EditTask" in err
 
 
 def test_without_gradio_the_extra_is_named(capsys, monkeypatch):

@@ -113,7 +113,7 @@ def changed(value):
         (saved(siren(2, 32, 32, 3)), "its layers are 2->32, 32->32, 32->3"),
         (saved({**siren(2, 32, 32, 1), "norm.running_mean": torch.zeros(3)}), "does not fit.*norm.running_mean"),
         (changed(float("nan")), "does not fit.*finite values"),
-        (changed(1e38), "too large: what it shows is not finite"),
+        (changed(1e38), "too large: its picture is not finite"),
         (bytes(MAX_NETWORK_BYTES + 1), "too large: expected at most 1 MB"),
         (archive(200 * MAX_NETWORK_BYTES), "unpacks to 200 MB"),
     ],

@@ -24,17 +24,17 @@ COMMANDS: dict[str, Command] = {
     for part in (demo, networks, make, data, train, latents, sweep, report, serve, build)
     for name, command in part.COMMANDS.items()
 }
-"""All commands by the words that call them."""
+"""All commands by name."""
 
 
 _MAX_MESSAGE = 2000
 
 
 class _Parser(jsonargparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Reports errors in one line."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Leaves with 2."""
+        """Exits with code 2."""
         _fail(plain_message(message, self))
 
 
@@ -54,16 +54,16 @@ def build_parser(name: str) -> jsonargparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_arguments(parser.add_argument)
-    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, last")
-    text = f"most memory that the content of a file may take, such as 8G ({MAX_MEMORY}, 2G)"
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    text = f"maximum memory for the contents of a file, such as 8G (defaults to {MAX_MEMORY}, or 2G)"
     parser.add_argument("--max-memory", metavar="SIZE", help=text)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns 0, or leaves with 2 and one line on standard error for what the user can put right.
+    """Runs a command and returns 0. For a mistake of the user, prints one line to standard error and exits with 2.
 
-    Anything else that fails keeps its traceback, and 1 is returned.
+    Any other failure prints its traceback and returns 1.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["--version"]:
@@ -80,22 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if max_memory is not None:
             parse_size(max_memory)
             os.environ[MAX_MEMORY] = max_memory  # for worker processes too
-        memory_limit()  # a mistake in the variable is told before the work
+        memory_limit()  # reports a wrong value of the variable before the work starts
         result = run(**options)
     except (UserError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
         _fail(error)
     except OSError as error:
-        _fail(f"{error}. What was finished before is safe: free some space or repair the disk, and repeat the command.")
+        _fail(f"{error}. Finished work is kept: free some space or repair the disk, and repeat the command.")
     except KeyboardInterrupt:
-        print("nf: interrupted. What was finished is safe: repeat the command to continue.", file=sys.stderr)
+        print("nf: interrupted. Finished work is kept: repeat the command to resume.", file=sys.stderr)
         return 130
     except Exception as error:
         if is_out_of_memory(error):
-            _fail(
-                "There is not enough memory for this. What was finished before is safe: take smaller sizes, and repeat."
-            )
+            _fail("There is not enough memory. Finished work is kept: use smaller sizes and repeat the command.")
         traceback.print_exc()
-        say(f"this is no mistake of yours. Please report the lines above, the command, and nf {__version__}.")
+        say(f"this is a bug in neuralfunctionals. Please report the lines above, the command, and nf {__version__}.")
         return 1
     if as_json:
         print(json.dumps(result), flush=True)
@@ -105,16 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_help(words: Sequence[str]) -> int:
-    """All commands, or those of a group; anything but a call for help is a mistake."""
+    """Prints all commands, or those of a group; fails for any other words."""
     group = words[0] if words and not words[0].startswith("-") else ""
     found = {name: command for name, command in COMMANDS.items() if not group or name.split()[0] == group}
     rest = words[1:] if group else words
     if not found or (rest and rest[0] not in ("-h", "--help")):
-        # Of two words the first may be a whole command, or the first half of one.
+        # The first of two words may be a whole command, or the first half of one.
         close = "" if group and found else nearest(group, COMMANDS) or nearest(" ".join(words[:2]), COMMANDS)
         names = ", ".join(found or COMMANDS)
         _fail(f"Expected a command ({names}), but got '{' '.join(words)}'.{close} Try nf --help.")
-    print("Weight-space learning: models that read the weights of other networks.\n\nusage: nf COMMAND ...\n")
+    print("Weight-space learning: models that take the weights of other networks as input.\n\nusage: nf COMMAND ...\n")
     for name, command in found.items():
         print(f"  nf {name:<14}{command.summary}")
     print(f"\nnf COMMAND --help explains a command.\nexample: {next(iter(found.values())).example}")

@@ -1,4 +1,4 @@
-"""Progress of the commands' work: of networks that are made, with their quality, and of other work."""
+"""Progress bars of the commands, for networks that are made, with their quality, and for other work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from neuralfunctionals.progress import Progress
 
 @contextmanager
 def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Sequence[float]], None]]:
-    """For networks of a store, with the mean of their quality.
+    """A bar for the networks of a store, with the mean of their quality.
 
-    Called with the number of networks in all, those finished since the last call, and the qualities of some of them.
+    Called with the total number of networks, the number finished since the last call, and their qualities, if known.
     """
     with Progress() as progress:
         progress.start(what)
@@ -22,7 +22,7 @@ def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Seque
 
         def report(total: int, count: int, qualities: Sequence[float]) -> None:
             nonlocal done
-            if done >= total and count:  # the next of several stores
+            if done >= total and count:  # the next store
                 done = 0
                 progress.start(what)
             done += count
@@ -33,15 +33,15 @@ def _networks_bar(what: str, quality: str) -> Iterator[Callable[[int, int, Seque
 
 
 fitting_bar = partial(_networks_bar, "fitting", "{:.1f} dB")
-"""For fits, with their PSNR."""
-zoo_bar = partial(_networks_bar, "training", "{:.1%} right")
-"""For CNNs, with their test accuracies."""
+"""A bar for fits, with their mean PSNR."""
+zoo_bar = partial(_networks_bar, "training", "{:.1%} accuracy")
+"""A bar for CNNs, with their mean test accuracy."""
 encoding_bar = partial(_networks_bar, "encoding", "")
-"""For latents."""
+"""A bar for latents."""
 
 
 @contextmanager
 def plain_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """For work of known length: called with the number done and the number in all."""
+    """A bar for work of known length, called with the number done and the total number."""
     with Progress() as progress:
         yield partial(progress.update, what)

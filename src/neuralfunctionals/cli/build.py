@@ -8,7 +8,7 @@ from neuralfunctionals.cli.command import Command
 
 
 def _build() -> dict[str, Any]:
-    # Torch is imported here: help must come at once.
+    # Torch is imported here, so that --help is fast.
     from neuralfunctionals import kernels, native
 
     built = kernels.build()
@@ -17,7 +17,7 @@ def _build() -> dict[str, Any]:
 
 COMMANDS = {
     "build": Command(
-        "Compile the C++ kernels for this machine, once, before their first use.",
+        "Compile the C++ kernels for this machine before their first use.",
         "nf build",
         lambda add: None,
         _build,

@@ -1,4 +1,4 @@
-"""One command of `nf`: `Command`; and what commands say beside their result: `say`, `print_table`."""
+"""A command of `nf`: `Command`; and how commands print messages and tables: `say`, `print_table`."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from neuralfunctionals.errors import UserError
 Add = Callable[..., Any]
 """Adds an argument to a command, as `ArgumentParser.add_argument` does."""
 Run = Callable[..., dict[str, Any]]
-"""Does what a command is for, with its arguments by name, and returns what `--json` prints."""
+"""Runs a command with its arguments by name, and returns the result that `--json` prints."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command takes and does."""
+    """A command: its help, its arguments, and the function that runs it."""
 
     summary: str
     example: str
     add_arguments: Callable[[Add], None]
     run: Run
     show: Callable[[dict[str, Any]], None] | None = None
-    """Shows the result to people, where a plain list does not do."""
+    """Prints the result for people. Defaults to a list of names and values."""
     bind: Callable[[argparse.ArgumentParser, Sequence[str]], tuple[list[str], Run]] | None = None
-    """Adds arguments that depend on the words given; returns the words left to read and what to run."""
+    """Adds arguments that depend on the words given; returns the words left to parse and the function to run."""
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
+    """Prints one line to standard error."""
     print(f"nf: {text}", file=sys.stderr)
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on standard output; where that is no terminal, nothing is cut or wrapped."""
+    """Prints a table to standard output; if that is not a terminal, nothing is cut or wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*names, box=None, header_style="bold", show_header=bool(names))
     for row in rows:
-        # As it is: names of files may hold what rich takes for markup.
+        # As plain text: file names may contain what rich would read as markup.
         table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
     console = Console(highlight=False)
     (console if console.is_terminal else Console(highlight=False, width=100_000)).print(table)
@@ -60,7 +60,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
 
 
 def printable(text: str) -> str:
-    r"""Text that any terminal shows as it is: control characters and undecodable bytes of file names are spelled out.
+    r"""Escapes control characters and undecodable bytes of file names, so that the text is safe to print.
 
     Example:
         >>> printable("a\x1b[31m b")

@@ -1,4 +1,4 @@
-"""`nf data`: look into stores, check them, bring networks in and out."""
+"""`nf data`: inspect and verify stores, import and export networks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from neuralfunctionals.cli.bars import plain_bar
 from neuralfunctionals.cli.command import Add, Command, parse_size, say
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def quantiles(values: Any, digits: int) -> dict[str, float]:
-    """How the numbers of a column are spread."""
+    """Quantiles of the values of a column."""
     import numpy as np
 
     levels = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
@@ -64,10 +64,10 @@ def _data_verify(store: str) -> dict[str, Any]:
 
 def _add_import_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
-    add("source", metavar="PATH", help="what to import")
+    add("source", metavar="PATH", help="file or directory to import")
     add("--out", required=True, metavar="DIR", help="the new store")
-    add("--convention", metavar="NAME", help="SIREN convention: paper or dws; defaults to an npz's own, or paper")
-    add("--omega", type=float, help="frequency of the sines; defaults to an npz's own, or 30")
+    add("--convention", metavar="NAME", help="SIREN convention: paper or dws; defaults to that of the npz, or paper")
+    add("--omega", type=float, help="frequency of the sines; defaults to that of the npz, or 30")
     add("--image-size", metavar="N|HxW", help="size at which networks without images are rendered in training (28)")
     add("--step", type=int, metavar="N", help="which checkpoint of a small-cnn-zoo (the last)")
     add(
@@ -90,8 +90,8 @@ def _data_import(*, image_size: str | None, **options: Any) -> dict[str, Any]:
         form = SirenForm.from_provenance(made)
         size = "x".join(map(str, made["image_shape"][:2]))
         say(
-            f"taken as sine networks with {form}, shown as images of {size}. If that is wrong, import them again with "
-            "--omega, --convention and --image-size."
+            f"assuming sine networks with {form}, rendered as images of {size}. If this is wrong, import them again "
+            "with --omega, --convention and --image-size."
         )
     return {"items": store.header.num_items, "spec": str(store.header.spec), "out": options["out"]}
 
@@ -100,7 +100,7 @@ def _add_export_arguments(add: Add) -> None:
     add("format", help="nfn-sirens, state-dicts, npz, or small-cnn-zoo")
     add("store", metavar="DIR", help="a store")
     add("--out", required=True, metavar="PATH", help="a new directory, or a file for npz")
-    add("--prefix", default="siren", help="start of the folders' names for nfn-sirens (siren)")
+    add("--prefix", default="siren", help="prefix of the folder names for nfn-sirens (siren)")
     add("--convention", metavar="NAME", help="paper or dws; defaults to that of the store")
 
 
@@ -115,7 +115,7 @@ def _data_export(**options: Any) -> dict[str, Any]:
 COMMANDS = {
     "data info": Command("Show what is in a store.", "nf data info /tmp/sirens", _add_store_argument, _data_info),
     "data verify": Command(
-        "Check every byte of a store and list what is damaged or missing.",
+        "Verify the checksums of a store and list damaged or missing files.",
         "nf data verify /tmp/sirens",
         _add_store_argument,
         _data_verify,

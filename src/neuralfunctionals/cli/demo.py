@@ -1,4 +1,4 @@
-"""`nf demo`: the whole way from digits to edited and classified networks, in minutes."""
+"""`nf demo`: the whole pipeline, from digits to edited and classified networks, in minutes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from neuralfunctionals.cli.command import Add, Command, print_table
 from neuralfunctionals.progress import Progress
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def _add_demo_arguments(add: Add) -> None:
@@ -30,22 +30,22 @@ def _demo(out: str, scale: str) -> dict[str, Any]:
 
 def _show_demo(result: dict[str, Any]) -> None:
     rows = []
-    tasks = {"edit": "make the digit thicker: error", "classify": "tell which digit: right"}
+    tasks = {"edit": "dilate the digit: MSE", "classify": "classify the digit: accuracy"}
     for row in result["results"]:
         value = f"{row['test_mse']:.3f}" if "test_mse" in row else f"{row['test_accuracy']:.1%}"
         size = f"{row['parameters']:,}" if "parameters" in row else ""
         rows.append((tasks.pop(row["task"], ""), row["model"], row.get("trained", ""), value, size))
     changes = result["shuffled"]
     print(
-        f"{result['networks']} networks, one for each digit. Models that see only their weights, tested on "
+        f"{result['networks']} networks, one per digit. Models that see only the weights, tested on "
         f"{result['unseen_networks']} networks of digits that none of them has seen:"
     )
     print_table(("task", "model", "trained", "test", "parameters"), rows)
     print(
-        f"Neurons shuffled: weights change by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e}, "
-        f"the reader's answers by {changes['answers']:.0e}."
+        f"Shuffling neurons changes weights by up to {changes['weights']:.1g}, pictures by {changes['pictures']:.0e} "
+        f"and the classifier's outputs by {changes['answers']:.0e}."
     )
-    print(f"Pictures before and after, curves and all numbers: {result['report']}")
+    print(f"Report with pictures, curves and all numbers: {result['report']}")
 
 
 COMMANDS = {

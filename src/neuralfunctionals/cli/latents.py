@@ -1,4 +1,4 @@
-"""`nf encode`: latents of the networks of a file, or of a whole dataset."""
+"""`nf encode`: encodes the networks of a file or a store as latents."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from neuralfunctionals.cli.command import Add, Command, print_table
 from neuralfunctionals.cli.networks import add_networks, apply_model
 from neuralfunctionals.errors import UserError
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def _add_encode_arguments(add: Add) -> None:
     add_networks(add, "an inr2array/ recipe")
     add("--out", metavar="PATH", help="the store of latents, resumed if unfinished; or an .npz file for --weights")
-    add("--workers", type=int, metavar="N", help="shards of a store at the same time, one thread each (all cores)")
+    add("--workers", type=int, metavar="N", help="number of shards to encode in parallel, one thread each (all cores)")
     add("--force", action="store_true", help="replace an existing .npz file")
 
 
@@ -30,7 +30,7 @@ def _encode(
     if out is not None and not out.endswith(".npz"):
         raise UserError(f"Expected --out to end in .npz for latents of --weights, but got {out}.")
     if out is not None and os.path.exists(out) and not force:
-        raise UserError(f"{out} already exists. Name another file, or replace it with --force.")
+        raise UserError(f"{out} already exists. Choose another file, or replace it with --force.")
     with apply_model(run, "encode", "inr2array", data=data, **given) as (_, found, _):
         latents = found[None] if found.ndim == 2 else found
         if out is not None:
@@ -47,10 +47,10 @@ def _encode_store(
     from neuralfunctionals.runs import encode
 
     if out is None:
-        raise UserError("Expected --out DIR, where the store of latents goes.")
+        raise UserError("Expected --out DIR, the directory of the new store of latents.")
     told = [name for name in ("omega", "convention", "layers", "module") if given[name] is not None]
     if told:
-        raise UserError(f"--{told[0]} describes the networks of --weights FILE; a store says it itself. Leave it out.")
+        raise UserError(f"--{told[0]} describes the networks of --weights FILE; a store records it itself. Omit it.")
     if workers is not None and workers < 1:
         raise UserError(f"Expected --workers of at least 1, but got {workers}.")
     started = time.perf_counter()

@@ -11,7 +11,7 @@ from neuralfunctionals.cli.data import quantiles
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.progress import Progress
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def _add_run_arguments(add: Add, done: str) -> None:
@@ -24,8 +24,8 @@ def _add_run_arguments(add: Add, done: str) -> None:
     add("--out", required=True, metavar="DIR", help="the store; an interrupted run is resumed")
     add("--seed", type=int, default=0, help="random seed (0)")
     add("--engine", default="auto", metavar="NAME", help="native, torch or auto (native where there is a C++ compiler)")
-    add("--workers", type=int, metavar="N", help=f"shards {done} at the same time, one thread each (all cores)")
-    add("--shard-size", type=int, metavar="N", help=f"items {done} and written together")
+    add("--workers", type=int, metavar="N", help=f"number of shards {done} in parallel, one thread each (all cores)")
+    add("--shard-size", type=int, metavar="N", help=f"number of networks {done} and written together")
     add(
         "--shard", metavar="I/N", help="do the I-th of N equal parts of the work, for N machines that share a directory"
     )
@@ -59,17 +59,17 @@ def _make_store(
     ray: str | None,
     **options: Any,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Makes the networks of a share that are still missing.
+    """Makes the missing networks of a share of the work.
 
     Args:
-        plan_of: Makes the plan, from the images and the options.
-        make: Makes the store of a plan.
-        bar: The bar of its progress.
-        done: What is done to the networks, as in `items_fitted`.
-        images: This and what follows: see `_add_run_arguments`.
+        plan_of: Creates the plan from the images and the options.
+        make: Creates the store of a plan.
+        bar: Its progress bar.
+        done: Past participle of the work, as in `items_fitted`.
+        images: For this and the following arguments, see `_add_run_arguments`.
 
     Returns:
-        The plan, the dataset (none if the share is empty), and what both commands tell of it.
+        The plan, the dataset (None if the share is empty), and the results that both commands print.
     """
     import time
 
@@ -116,7 +116,7 @@ def _make_store(
 def _add_fit_arguments(add: Add) -> None:
     _add_run_arguments(add, "fitted")
     add("--limit", type=int, metavar="N", help="fit N images, from the splits in proportion")
-    add("--copies", type=int, default=1, metavar="K", help="networks for each training image (1)")
+    add("--copies", type=int, default=1, metavar="K", help="number of networks per training image (1)")
     add("--recipe", default="default", metavar="NAME", help="fitting recipe: default, fast, sharp or slow")
     add(
         "--psnr",

@@ -1,4 +1,4 @@
-"""What the parser says of wrong words, as plain lines: `plain_message`."""
+"""Turns error messages of the parser into plain sentences: `plain_message`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def plain_message(message: str, parser: argparse.ArgumentParser) -> str:
-    """A message of argparse or jsonargparse in our words: what was expected, what came.
+    """Rewrites a message of argparse or jsonargparse: what was expected, and what was given.
 
     Args:
-        message: Theirs.
-        parser: The parser that refused.
+        message: The original message.
+        parser: The parser that raised it.
     """
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", message).split())
     for pattern, say in _FORMS:
@@ -45,7 +45,7 @@ def _unknown_field(parser: argparse.ArgumentParser, group: str, field: str) -> s
 def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:
     first = words.split()[0]
     if not first.startswith("-"):
-        return f"Expected no further word, but got '{first}'. Try {parser.prog} --help."
+        return f"Expected no more arguments, but got '{first}'. Try {parser.prog} --help."
     option = first.partition("=")[0]
     return f"Unknown option {option}.{nearest(option, _options(parser)) or f' Try {parser.prog} --help.'}"
 
@@ -72,7 +72,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _call(action: argparse.Action | None, name: str, *, with_value: bool = False) -> str:
-    """How people write an argument: `--limit`, `--limit N` or `RUN`."""
+    """An argument as it is written on the command line: `--limit`, `--limit N` or `RUN`."""
     if action is None:
         return f"--{name}"
     value = str(action.metavar or action.dest.upper())

@@ -1,4 +1,4 @@
-"""`nf models`, `nf classify`, `nf edit`, `nf predict`: trained models on networks of your own."""
+"""`nf models`, `nf classify`, `nf edit`, `nf predict`: apply trained models to your own networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from neuralfunctionals.cli.command import Add, Command, parse_size, print_table, say
 from neuralfunctionals.errors import UserError
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 # nf models
@@ -37,22 +37,22 @@ def _show_models(result: dict[str, Any]) -> None:
     print_table(["model", "trained by", "league", "on test networks"], rows)
 
 
-# What the commands on networks share.
+# Shared by the commands that take networks.
 
 
 def add_networks(add: Add, kind: str, *, sine: bool = True, optional: bool = False) -> None:
-    """The model and the networks, as every command that applies a model to networks takes them."""
+    """Adds the arguments of every command that applies a model to networks."""
     text = f"the directory of a finished run of {kind}, or a name of nf models"
     add("run", metavar="RUN", nargs="?" if optional else None, help=text)
     add("--weights", metavar="FILE", help="networks in a .pth, .pt, .ckpt, .safetensors or .npz file")
     add("--data", metavar="DIR", help="or a store of networks")
     if sine:
-        add("--omega", type=float, help="frequency of the networks; defaults to what they say, or to the model's")
+        add("--omega", type=float, help="frequency of the networks; defaults to the one they record, or to the model's")
         add("--convention", metavar="NAME", help="SIREN convention of the networks, paper or dws; same default")
     add(
         "--layers",
         metavar="NAMES",
-        help="layers from input to output, such as conv1,conv2,fc, if their order is not clear",
+        help="names of the layers from input to output, such as conv1,conv2,fc, if their order is ambiguous",
     )
     add("--module", metavar="PATH", help="the networks' class, such as my_package.MyNet, built without arguments")
 
@@ -66,7 +66,7 @@ def read_networks(
     omega: float | None = None,
     convention: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """The networks, and the frequency and convention asked for."""
+    """Reads the networks; also returns the requested frequency and convention."""
     if (weights is None) == (data is None):
         raise UserError("Expected networks: either --weights FILE or --data DIR.")
     from neuralfunctionals.data import WeightDataset
@@ -84,16 +84,16 @@ def read_networks(
 
 @contextmanager
 def apply_model(run: str, method: str, recipes: str, **given: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """What a model makes of the networks that were given; in the end it says what was assumed of them.
+    """Applies a model to the given networks, and finally reports the form it assumed for them.
 
     Args:
         run: The model.
-        method: What its task must be able to do.
-        recipes: The recipes whose tasks can.
+        method: The method of its task to call.
+        recipes: The recipes whose tasks have this method.
         given: See `read_networks`.
 
     Yields:
-        The model's task, its answers for one network or several, and the form that sine networks were taken to have.
+        The model's task, its results for one network or several, and the assumed form of sine networks.
     """
     from neuralfunctionals.pipelines import Pipeline
     from neuralfunctionals.runs import open_run
@@ -107,8 +107,8 @@ def apply_model(run: str, method: str, recipes: str, **given: Any) -> Iterator[t
     yield opened.task, pipeline(networks, **asked), form
     if form is not None and networks.form is None and None in asked.values():
         say(
-            f"{networks.where} was taken to hold sine networks with {form}, as the model was trained on. If they are "
-            "others, say so with --omega and --convention."
+            f"{networks.where} does not record its SIREN form; assuming {form}, which the model was trained on. "
+            "Override it with --omega and --convention."
         )
 
 
@@ -133,20 +133,20 @@ def _show_classified(result: dict[str, Any]) -> None:
     ]
     print_table(["network", "class", "sure"], rows[:shown])
     if len(rows) > shown:
-        say(f"{len(rows) - shown} more networks: --json prints all of them.")
+        say(f"{len(rows) - shown} more networks; --json prints all of them.")
 
 
 # nf edit
 
 
 OPERATIONS = "blur, contrast, dilate, erode, gradient, invert, mirror"
-"""The names of `data.OPERATIONS`, which help must not wait for."""
+"""The names of `data.OPERATIONS`, repeated here so that --help is fast."""
 
 
 def _add_edit_arguments(add: Add) -> None:
     add_networks(add, "an edit/ recipe", optional=True)
-    add("--operation", metavar="NAME", help=f"instead of RUN: render, edit the picture, fit again; {OPERATIONS}")
-    add("--function", metavar="PATH", help="the same with your own function of byte images (B, H, W, C)")
+    add("--operation", metavar="NAME", help=f"instead of RUN: render, edit the picture, fit again; one of {OPERATIONS}")
+    add("--function", metavar="PATH", help="the same with your own function on byte images (B, H, W, C)")
     add(
         "--image-size",
         metavar="SIZE",
@@ -171,7 +171,7 @@ def _edit(
     if sum(way is not None for way in (run, operation, function)) != 1:
         raise UserError("Expected one way to edit: a RUN (or a name of nf models), --operation or --function.")
     if os.path.exists(out) and not force:
-        raise UserError(f"{out} already exists. Name another file, or replace it with --force.")
+        raise UserError(f"{out} already exists. Choose another file, or replace it with --force.")
     if run is None:
         return _edit_pictures(operation, function, parse_size(image_size) or (28, 28), out, **given)
     with apply_model(run, "edit", "edit", **given) as (task, edited, form):
@@ -183,7 +183,7 @@ def _edit(
 def _edit_pictures(
     operation: str | None, function: str | None, size: tuple[int, int], out: str, **given: Any
 ) -> dict[str, Any]:
-    """Renders, edits the pictures, and fits again."""
+    """Renders the networks, edits the pictures, and fits again."""
     from neuralfunctionals.data import OPERATIONS
     from neuralfunctionals.data.formats.network_files import write_given
     from neuralfunctionals.imports import import_object
@@ -225,7 +225,7 @@ COMMANDS = {
         show=_show_classified,
     ),
     "edit": Command(
-        "Edit networks with a trained editor, or by any operation on their pictures.",
+        "Edit networks with a trained model, or by any operation on their pictures.",
         "nf edit digits-dilate --weights siren.pth --out dilated.pth",
         _add_edit_arguments,
         _edit,

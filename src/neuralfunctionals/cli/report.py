@@ -7,7 +7,7 @@ from typing import Any
 
 from neuralfunctionals.cli.command import Add, Command
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def _add_report_arguments(add: Add) -> None:

@@ -1,4 +1,4 @@
-"""`nf serve`: the web page on trained models."""
+"""`nf serve`: the web page with trained models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 _EDITORS = ("dilate", "erode", "gradient")
 
 
 def _add_serve_arguments(add: Add) -> None:
-    add("--port", type=int, default=7860, help="port of the page (7860); 0 takes a free one")
+    add("--port", type=int, default=7860, help="port of the page (7860); 0 chooses a free one")
     add(
         "--host",
         default="127.0.0.1",
@@ -29,7 +29,7 @@ def _add_serve_arguments(add: Add) -> None:
 
 
 def open_models(directory: str | None) -> Any:
-    """The models of the page: from a directory of run directories, or those of the package."""
+    """Opens the models of the page, from a directory of run directories or from the package."""
     from neuralfunctionals.runs import open_run
     from neuralfunctionals.tasks import ClassifyTask, EditTask, ReconstructTask
     from neuralfunctionals.web import Models
@@ -40,10 +40,10 @@ def open_models(directory: str | None) -> Any:
             found = open_run(full if directory is None else Path(directory) / full).task
         except (ValueError, OSError) as error:
             raise UserError(
-                f"The page needs the trained model {full}. {error} Or name a directory that holds it with --models."
+                f"The page needs the trained model {full}. {error} Or choose a directory that has it with --models."
             ) from error
         if not isinstance(found, kind):
-            raise UserError(f"Expected the run {full} to be one of {kind.__name__}, but got {type(found).__name__}.")
+            raise UserError(f"Expected the task of run {full} to be {kind.__name__}, but got {type(found).__name__}.")
         return found
 
     editors = {name: task(name, EditTask) for name in _EDITORS}

@@ -1,4 +1,4 @@
-"""`nf sweep`: search hyperparameters by validation."""
+"""`nf sweep`: searches hyperparameters by validation."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from neuralfunctionals.cli.bars import fitting_bar, plain_bar
 from neuralfunctionals.cli.command import Add, Command
 from neuralfunctionals.errors import UserError
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 def _add_sweep_arguments(add: Add) -> None:
-    add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or a task of your own")
+    add("recipe", help="what to train: an inr2array/, classify/ or generalization/ recipe, or your own task")
     add(
         "--trials",
         type=int,
         required=True,
         metavar="N",
-        help="total number of trials, earlier ones of the study included",
+        help="total number of trials, including earlier ones of the study",
     )
     add("--study", metavar="FILE|URL", help="a journal file (study.journal in --out), or the URL of a shared database")
     add(
         "--steps",
         type=int,
         metavar="N",
-        help="steps of each trial, with warm-up in proportion (the recipe's)",
+        help="steps per trial, with warm-up in proportion (the recipe's)",
     )
     add("--scale", default="small", metavar="NAME", help="tiny, small, long or paper (small)")
     add("--model", metavar="NAME", help="which model (see nf recipes)")
@@ -55,7 +55,7 @@ def _sweep(
 
 COMMANDS = {
     "sweep": Command(
-        "Search the paper's hyperparameters; validation chooses the best.",
+        "Search the hyperparameters that the paper searched; validation chooses the best.",
         "nf sweep classify/mnist --data /tmp/latents --trials 6 --scale tiny --out /tmp/sweep",
         _add_sweep_arguments,
         _sweep,

@@ -1,4 +1,4 @@
-"""`nf recipes`, `train`, `evaluate`, `edit`, `predict`, `reproduce`: train models of the paper and use them."""
+"""`nf recipes`, `nf train`, `nf evaluate`, `nf reproduce`: train and evaluate models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neuralfunctionals.cli.command import Add, Command, Run, print_table
 from neuralfunctionals.cli.mistakes import plain_message
 from neuralfunctionals.errors import UserError, nearest
 
-# Torch and all that needs it is imported inside the functions: help must come at once.
+# Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
 
 # nf recipes
@@ -34,7 +34,7 @@ def _recipes() -> dict[str, Any]:
 
 
 def _making_bar(recipe: str) -> Any:
-    """For the networks that a recipe learns from."""
+    """A bar for the networks that a recipe trains on."""
     from neuralfunctionals.config import ZooConfig
     from neuralfunctionals.registry import find_task
 
@@ -44,7 +44,7 @@ def _making_bar(recipe: str) -> Any:
 # nf train
 
 _PARTS = ("task", "data", "optimizer", "training")
-"""Fields of a run that have fields of their own."""
+"""Fields of a run that have fields themselves."""
 
 
 def _add_train_arguments(add: Add) -> None:
@@ -58,9 +58,9 @@ def _add_train_arguments(add: Add) -> None:
 
 
 def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], Run]:
-    """Adds the fields of the chosen recipe, so that each can be set, and takes out the words that chose it."""
+    """Adds an option for each field of the chosen recipe, and removes the words that chose it."""
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("--scale", "--model", "--data"):  # --model and --data also begin the names of fields
+    for option in ("--scale", "--model", "--data"):  # fields also start with --model and --data
         chooser.add_argument(option)
     try:
         chosen, rest = chooser.parse_known_args(list(words))
@@ -69,13 +69,13 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
     parser.description = (
         f"{parser.description}\n\n"
         "  --scale NAME     tiny, small, long or paper (small)\n"
-        "  --model NAME     which model (see nf recipes), or your own class, such as my_package.MyModel\n"
+        "  --model NAME     model (see nf recipes), or your own class, such as my_package.MyModel\n"
         "  --data DIR       a store of networks; by default they are made once and cached\n"
         "  --FIELD VALUE    any field of the recipe: nf train RECIPE --help lists them"
     )
     recipe = next((word for word in rest if not word.startswith("-")), None)
     if recipe is None:
-        return rest, dict  # the parser asks for the recipe
+        return rest, dict  # the parser reports that the recipe is missing
     from neuralfunctionals.registry import find_run
 
     run = find_run(recipe, scale=chosen.scale or "small", model=chosen.model, data=chosen.data)
@@ -85,10 +85,10 @@ def _bind_train(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[
 
 
 def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
-    """One option for each field of a run, with the run's values and the fields' own words as help.
+    """Adds an option for each field of a run, with its value as default and its docstring as help.
 
     Returns:
-        The model's options as they are if nothing is set.
+        The default options of the model.
     """
     import jsonargparse
 
@@ -101,7 +101,7 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
     parser.add_argument("--seed", type=int, default=run.seed, help="random seed")
     task = find_task(run.recipe)
     if run.model_name not in task.latent_models and task.data is DataConfig:
-        text = "sine: the model sees sine networks without signs and phases"
+        text = "none: train on raw sine networks; sine: remove signs and phases first"
         parser.add_argument("--canonical", type=Canonical, default=run.canonical, help=text)
     kind, fixed = model_class(run.model_name, task.output)
     chosen_already = {"spec", "canonical", "omega", "image_size", "in_channels", "out_channels", "pooling", *fixed}
@@ -114,7 +114,7 @@ def _add_fields(parser: Any, run: Any) -> dict[str, Any]:
 
 
 def _require_known(parser: Any, words: Sequence[str]) -> None:
-    """Names the field that a misspelt one is nearest to."""
+    """Raises an error for an unknown field, with the name of the closest one."""
     known = [option for action in parser._actions for option in action.option_strings]
     for word in words:
         option = word.partition("=")[0]
@@ -144,9 +144,9 @@ def _train(
 
 
 def _add_evaluate_arguments(add: Add) -> None:
-    add("run", metavar="RUN", help="the directory of a finished run")
+    add("run", metavar="RUN", help="the directory of a finished run, or a name of nf models")
     add("--split", default="test", metavar="NAME", help="train, val or test (test)")
-    add("--data", metavar="DIR", help="another store of networks; defaults to that of the run")
+    add("--data", metavar="DIR", help="another store of networks; defaults to the store of the run")
 
 
 def _evaluate(run: str, split: str, data: str | None) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _add_reproduce_arguments(add: Add) -> None:
     add("--samples", action="store_true", help="train on the embedded samples instead of the full image sets")
     add("--limit", type=int, metavar="N", help="use N images of each set")
     add("--data", action="append", metavar="RECIPE=DIR", help="a store of networks for a recipe; may be repeated")
-    add("--jobs", type=int, default=1, metavar="N", help="number of runs at the same time (1)")
+    add("--jobs", type=int, default=1, metavar="N", help="number of runs in parallel (1)")
 
 
 def _reproduce(table: str, *, out: str | None, data: list[str] | None, **options: Any) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _reproduce(table: str, *, out: str | None, data: list[str] | None, **options
 def _show_reproduced(result: dict[str, Any]) -> None:
     for table in result["tables"]:
         print_table(table["names"], table["rows"])
-    print(f"Pictures and runs are in {result['out']}.")
+    print(f"The pictures and runs are in {result['out']}.")
 
 
 def _show_recipes(result: dict[str, Any]) -> None:
@@ -220,7 +220,7 @@ COMMANDS = {
         bind=_bind_train,
     ),
     "reproduce": Command(
-        "Make one of the paper's tables: carry out its runs and show them beside the paper's numbers.",
+        "Reproduce one of the paper's tables: run its experiments and show them next to the paper's numbers.",
         "nf reproduce table2 --scale tiny --out /tmp/table2",
         _add_reproduce_arguments,
         _reproduce,

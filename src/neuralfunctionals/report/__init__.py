@@ -1,4 +1,4 @@
-"""Tables, pictures and the page about finished runs: reads run directories and records, never called by training."""
+"""Tables, pictures and an HTML page about finished runs. Reads run directories and records; training never calls it."""
 
 from neuralfunctionals.report.finished import FinishedRun, read_runs
 from neuralfunctionals.report.latent_map import draw_latents, draw_maps

@@ -1,4 +1,4 @@
-"""How all pictures of a report look: `INK`, `open_figure`, `open_grid`."""
+"""The style of all pictures of a report: `INK`, `open_figure`, `open_grid`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_figure(
     trim: bool = False,
     **options: Any,
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure of this width and height, and its panels in rows; written to the file in the end, perhaps trimmed.
+    """Opens a figure with this width and height and its panels; writes it to the file at the end, optionally trimmed.
 
     The options are further arguments of `Figure.subplots`.
     """
@@ -46,7 +46,7 @@ def open_figure(
 def open_grid(
     out: str | os.PathLike[str], count: int, size: tuple[float, float], *, margin: float = 0.0, trim: bool = False
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and so many panels of this width and height, up to three in a row, with a margin for a legend."""
+    """Opens a figure with `count` panels of this width and height, up to three per row, and a margin for a legend."""
     columns = min(3, count)
     rows = -(-count // columns)
     whole = (margin + size[0] * columns, size[1] * rows)

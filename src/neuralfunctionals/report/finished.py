@@ -1,4 +1,4 @@
-"""Finished runs as tables and pictures need them, from run directories or records: `FinishedRun`, `read_runs`."""
+"""Finished runs, read from run directories or records: `FinishedRun`, `read_runs`."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from neuralfunctionals.tasks.definition import TaskDefinition
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What tables and pictures show of a run."""
+    """A finished run, for tables and pictures."""
 
     name: str
     """Name of its directory."""
     config: dict[str, Any]
-    """What `run.json` says."""
+    """The contents of `run.json`."""
     result: dict[str, Any]
-    """What `result.json` says."""
+    """The contents of `result.json`."""
     curve: Sequence[dict[str, Any]] = field(default=(), repr=False)
     directory: RunDirectory | None = None
-    """Where it keeps its samples; none for a record."""
+    """The run directory, with the samples; None for a record."""
     mark: str = ""
-    """What tells it from runs of the same model with other settings."""
+    """Suffix that distinguishes it from runs of the same model with other settings."""
 
     @property
     def recipe(self) -> str:
@@ -42,12 +42,12 @@ class FinishedRun:
 
     @property
     def family(self) -> str:
-        """The task's name: the recipe's first word."""
+        """The name of the task: the first part of the recipe."""
         return self.recipe.partition("/")[0]
 
     @cached_property
     def task(self) -> TaskDefinition:
-        """How its task is reported; of a user's own that cannot be imported here, its metric alone."""
+        """The definition of its task; only the metric, if it is a user's task that cannot be imported here."""
         try:
             if "." in self.family:
                 with imports_for(None if self.directory is None else self.directory.path):
@@ -61,7 +61,7 @@ class FinishedRun:
 
     @property
     def model(self) -> str:
-        """Display name; latent classifiers use their autoencoder's. It tells probes and raw weights apart."""
+        """Display name; latent classifiers use their autoencoder's. Probes and raw weights are marked."""
         run, encoder = self.config["run"], self.config["data"].get("encoder")
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
         name += f", {run['model']['probes']} probes" if run["model"].get("probes") else ""
@@ -71,7 +71,7 @@ class FinishedRun:
 
     @property
     def league(self) -> str:
-        """Whether the model reads weights only or asks the function; models of one league are compared."""
+        """Whether the model only sees the weights or also runs the networks; only models of one league are compared."""
         return self.result.get("league", "weights only")
 
     @property
@@ -80,14 +80,14 @@ class FinishedRun:
 
     @cached_property
     def samples(self) -> dict[str, Tensor]:
-        """Arrays that it kept for pictures."""
+        """The arrays that it saved for pictures."""
         if self.directory is None or not self.directory.samples_file.exists():
             return {}
         return self.directory.read_samples()
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """The test metric without any model, with its name."""
+        """The test metric without a model, and its name."""
         if self.task.baseline is None:
             return None
         name, value = self.task.baseline
@@ -96,16 +96,16 @@ class FinishedRun:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Everything that decides what is computed, except the seed."""
+        """Everything that determines the result, except the seed."""
         run = self.config["run"]
         training = {name: value for name, value in run["training"].items() if name not in FREE}
-        # Latents of one seed come from the autoencoder of that seed.
+        # The encoder is left out, because each seed has its own.
         made = {name: value for name, value in self.config["data"].items() if name not in ("path", "encoder")}
         return {**{name: value for name, value in run.items() if name != "seed"}, "training": training, "made": made}
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:
-    """The runs in these directories, and those of records (`.jsonl`), checked."""
+    """Reads and checks the runs of directories and records (`.jsonl`)."""
     runs = [run for path in paths for run in _read(Path(path))]
     if not runs:
         raise UserError("Expected at least one finished run, but got none.")
@@ -125,23 +125,23 @@ def _read(path: Path) -> list[FinishedRun]:
         _ = run.samples
     except ValueError as error:
         raise UserError(
-            f"Cannot read the curve and samples of {path}: {error} Expected what nf train wrote."
+            f"Cannot read the curve and samples of {path}: {error} Expected files written by nf train."
         ) from error
     return [run]
 
 
 def _config(config: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What `run.json` says, with all that tables and pictures look for."""
+    """The contents of `run.json`, with all fields that tables and pictures need."""
     run, data = config.get("run", {}), config.get("data", {})
     missing = [name for name in ("model", "task") if name not in run]
     if missing or not isinstance(data.get("encoder", {"model": ""}).get("model"), str):
         what = f"run.{missing[0]}" if missing else "data.encoder.model"
-        raise UserError(f"{file}: expected the name {what}. Expected what nf train wrote.")
+        raise UserError(f"{file}: expected the name {what}, as written by nf train.")
     return {**config, "run": {"training": {}, **run}, "data": data}
 
 
 def _require_readable(run: FinishedRun) -> None:
-    """Raises unless the run has all that tables and pictures tell of it."""
+    """Raises an error unless the run has everything that tables and pictures need."""
     where = run.name if run.directory is None else run.directory.result_file
     needed = {"recipe", "model", "train", "val", "test", "parameters", "seed", "training_seconds"}
     if not needed <= run.result.keys():
@@ -157,7 +157,7 @@ def _require_readable(run: FinishedRun) -> None:
 
 
 def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs, with marks where needed, so that runs share a name only if they differ in nothing but the seed."""
+    """Marks the runs where needed, so that runs share a name only if they differ only in the seed."""
     marked = list(runs)
     for describe in (lambda run: str(run.scale), lambda run: ""):
         settings: dict[tuple[str, str], list[object]] = {}
@@ -174,7 +174,7 @@ def tell_apart(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
 
 
 def group(runs: Iterable[FinishedRun], *, by: str) -> dict[str, list[FinishedRun]]:
-    """Groups runs by family, recipe or model, in their order."""
+    """Groups runs by family, recipe or model, and keeps their order."""
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(getattr(run, by), []).append(run)

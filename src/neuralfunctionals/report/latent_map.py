@@ -1,4 +1,4 @@
-"""Latents in two dimensions, coloured by class: `draw_maps`, `draw_latents`."""
+"""Maps of latents in two dimensions, coloured by class: `draw_maps`, `draw_latents`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from neuralfunctionals.tasks.latents import project
 # Axes: B latent arrays.
 
 Points = tuple[Float[Tensor, "B 2"], Int[Tensor, "B"]]
-"""Places on a map, and classes."""
+"""Points on a map, and their classes."""
 
 
 def map_of(dataset: WeightDataset, *, split: str = "test", limit: int = 2000) -> Points:
-    """The map of a split's latent arrays; of many, some spread over the split.
+    """Projects the latent arrays of a split to two dimensions.
 
     Args:
-        dataset: A store of latents, as `nf encode` makes it.
-        split: Which items.
-        limit: Points at most.
+        dataset: A store of latents, as made by `nf encode`.
+        split: The split to use.
+        limit: Maximum number of points, evenly spaced over the split.
     """
     chosen = dataset.split(split)
     if len(chosen) < 3:
@@ -40,17 +40,17 @@ def map_of(dataset: WeightDataset, *, split: str = "test", limit: int = 2000) ->
 def draw_latents(
     dataset: WeightDataset, out: str | os.PathLike[str], *, split: str = "test", limit: int = 2000
 ) -> None:
-    """A map of a split's latent arrays: one point each, in the colour of its class; arguments as for `map_of`."""
+    """Draws a map of the latent arrays of a split, coloured by class; arguments as for `map_of`."""
     draw_points({dataset.path.name: map_of(dataset, split=split, limit=limit)}, out)
 
 
 def draw_maps(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
-    """The maps that autoencoders' runs keep of their test networks, a panel for each run."""
+    """Draws the maps of test networks that autoencoder runs saved, one panel per run."""
     draw_points({run.name: (run.samples["map"], run.samples["map_label"]) for run in runs}, out)
 
 
 def draw_points(maps: Mapping[str, Points], out: str | os.PathLike[str]) -> None:
-    """Maps by their titles: one point for each latent array, in the colour of its class."""
+    """Draws maps by title: one point per latent array, coloured by class."""
     from matplotlib import colormaps
 
     with open_grid(out, len(maps), (4.4, 4.6), margin=1.0) as (figure, panels):

@@ -1,4 +1,4 @@
-"""Where the numbers of runs come from, in words: `data_table`, `run_table`, `machines`."""
+"""Provenance of runs: their data, code and machines: `data_table`, `run_table`, `machines`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuralfunctionals.report.tables import Table
 
 
 def data_table(runs: Sequence[FinishedRun]) -> Table:
-    """What each recipe's runs learned from, each kind of data once."""
+    """The data that the runs of each recipe were trained on, without duplicates."""
     rows: list[tuple[str, ...]] = []
     for recipe, of_recipe in group(runs, by="recipe").items():
         for run in of_recipe:
@@ -23,7 +23,7 @@ def data_table(runs: Sequence[FinishedRun]) -> Table:
 
 
 def _networks(data: dict[str, Any]) -> tuple[str, str, str]:
-    """Images, shape of the networks, and how they came about."""
+    """The images, the shape of the networks, and how they were made."""
     if data.get("kind") == "latents" and isinstance(data.get("networks"), dict):
         images, shape, made = _networks(data["networks"])
         return images, shape, f"latents of networks; {made}"
@@ -49,12 +49,12 @@ def _making(data: dict[str, Any]) -> str:
         facts += [f"stopped at {recipe['stop_psnr_db']:g} dB"] if isinstance(recipe.get("stop_psnr_db"), float) else []
     if "epochs" in data:
         facts.append(f"{data['epochs']} epochs of batches of {data.get('batch_size')}")
-    facts += [f"{data['copies']} for each training image"] if data.get("copies", 1) != 1 else []
+    facts += [f"{data['copies']} per training image"] if data.get("copies", 1) != 1 else []
     return ", ".join([*facts, f"seed {data['seed']}"] if "seed" in data else facts)
 
 
 def run_table(runs: Sequence[FinishedRun]) -> Table:
-    """One row for each run: what it was, how long, from which code."""
+    """One row per run: its config, best step, and commit."""
     names = ("run", "recipe", "scale", "model", "seed", "best of steps", "rate", "batch", "commit", "started")
     rows = []
     for run in runs:
@@ -69,7 +69,7 @@ def run_table(runs: Sequence[FinishedRun]) -> Table:
 
 
 def machines(runs: Sequence[FinishedRun]) -> list[str]:
-    """Versions and hardware, each once, with how many runs they were used for."""
+    """Versions and hardware, without duplicates, with the number of runs of each."""
     lines: dict[str, int] = {}
     for run in runs:
         facts, code = run.config.get("machine", {}), run.config.get("code", {})
@@ -77,7 +77,7 @@ def machines(runs: Sequence[FinishedRun]) -> list[str]:
             f"neuralfunctionals {code.get('version', '?')}, Python {facts.get('python', '?')}, "
             f"torch {facts.get('torch', '?')}, Lightning {facts.get('lightning', '?')}, "
             f"{facts.get('processor', 'processor not known')}, {facts.get('cores', '?')} cores, "
-            f"threads of each run: {facts.get('threads', '?')}"
+            f"threads per run: {facts.get('threads', '?')}"
         )
         lines[line] = lines.get(line, 0) + 1
     return [f"{line} ({count} run{'' if count == 1 else 's'})" for line, count in lines.items()]

@@ -1,4 +1,4 @@
-"""One HTML page about finished runs in one file: `write_report`."""
+"""An HTML page about finished runs, in one file: `write_report`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from neuralfunctionals.tasks.definition import Picture
 _GENERATOR = '<meta name="generator" content="neuralfunctionals">'
 _STYLE = Path(__file__).with_name("style.css")
 _WIDE = 620
-"""Pictures wider than this keep that width on a phone, where they are moved sideways."""
+"""Pictures wider than this are not shrunk on a phone, but scrolled."""
 
 
 def write_report(
@@ -35,17 +35,17 @@ def write_report(
     out: str | os.PathLike[str],
     *,
     latents: Mapping[str, Points] | None = None,
-    title: str = "What was learned from the weights of networks",
+    title: str = "Learning from the weights of networks",
     force: bool = False,
 ) -> None:
-    """Writes the page: questions, data, tables, pictures and origins of runs, which may be of several kinds.
+    """Writes the page, with questions, data, tables, pictures and provenance of runs, possibly of several tasks.
 
     Args:
-        runs: Finished runs, see `read_runs`.
-        out: The file, written whole or not at all; an earlier report is replaced.
+        runs: Finished runs; see `read_runs`.
+        out: The file, written atomically; an earlier report is replaced.
         latents: Maps of further latents by title; see `map_of`.
         title: The page's title.
-        force: Whether to replace a file that is no report.
+        force: Whether to replace a file that is not a report.
     """
     out = Path(out)
     _require_replaceable(out, force=force)
@@ -70,11 +70,11 @@ def write_report(
 
 def _require_replaceable(out: Path, *, force: bool) -> None:
     if out.is_dir():
-        raise UserError(f"Expected a file for the report, but {out} is a directory. Name a file such as report.html.")
+        raise UserError(f"Expected a file for the report, but {out} is a directory. Choose a file such as report.html.")
     if not out.parent.is_dir():
-        raise UserError(f"Expected a file in a directory that exists, but there is no {out.parent}. Make it first.")
+        raise UserError(f"Expected a file in an existing directory, but there is no {out.parent}. Create it first.")
     if out.exists() and not force and _GENERATOR.encode() not in out.read_bytes()[:500]:
-        raise UserError(f"{out} already exists and is no report. Name another file, or replace it with --force.")
+        raise UserError(f"{out} already exists and is not a report. Choose another file, or replace it with --force.")
 
 
 def _header(title: str, runs: Sequence[FinishedRun], latents: Mapping[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _finding(runs: Sequence[FinishedRun]) -> str:
-    """What came out for a recipe: the model that is best on the validation networks, on the test networks."""
+    """The main result of a recipe: the test metric of the model that is best on the validation networks."""
     task = runs[0].task
 
     def average(same: Sequence[FinishedRun], split: str) -> float:
@@ -117,7 +117,7 @@ def _section(runs: Sequence[FinishedRun], scratch: Path) -> str:
     with _explained("Results"):
         table = results_table(runs)
     parts += ["<h3>Results</h3>", table.to_html()]
-    notes = ["The best step is chosen by validation and measured once on test networks, which no model has seen."]
+    notes = ["The best step is chosen by validation and measured once on test networks, which no model has trained on."]
     if any("paper" in name for name in table.names) and any(run.scale != "paper" for run in runs):
         notes.append("The paper's models are larger and were trained for longer, on more networks.")
     parts.append(f'<p class="quiet">{escape(" ".join(notes))}</p>')
@@ -128,26 +128,26 @@ def _section(runs: Sequence[FinishedRun], scratch: Path) -> str:
 
 
 _CURVES = Picture(
-    "How they learned",
-    "On the validation networks, against steps (left) and seconds of training (right). The best step is kept.",
+    "Training curves",
+    "Validation metric against steps (left) and seconds of training (right). The best step is kept.",
     (),
     draw=draw_curves,
 )
 
 
 def _figure(picture: Picture, shown: Sequence[FinishedRun], count: int, scratch: Path) -> str:
-    """A picture of those runs that have what it shows, of so many."""
+    """A picture of the runs that have its arrays, with a note if some of the `count` runs do not."""
     left = count - len(shown)
-    note = f" {_count(left, 'run')} of {count} came without these files." if left else ""
+    note = f" The files for it are missing from {_count(left, 'run')} of {count}." if left else ""
     if not shown:
-        return f'<h3>{escape(picture.title)}</h3>\n<p class="quiet">No picture:{escape(note)}</p>'
+        return f'<h3>{escape(picture.title)}</h3>\n<p class="quiet">No picture.{escape(note)}</p>'
     return _embed(picture.title, picture.caption + note, lambda path: draw_picture(picture, shown, path), scratch)
 
 
 def _embed(title: str, caption: str, draw: Callable[[Path], None], scratch: Path) -> str:
     from matplotlib import rc_context
 
-    with _explained(title), rc_context({"text.parse_math": False}):  # names of models and recipes are no formulas
+    with _explained(title), rc_context({"text.parse_math": False}):  # names of models and recipes are not formulas
         draw(scratch)
     data = scratch.read_bytes()
     width, height = (round(size / 1.5) for size in struct.unpack(">II", data[16:24]))
@@ -162,18 +162,18 @@ def _embed(title: str, caption: str, draw: Callable[[Path], None], scratch: Path
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Says what could not be made from files that lack something, or hold something else."""
+    """Reports which part could not be made, if files are incomplete or wrong."""
     try:
         yield
     except (IndexError, KeyError, RuntimeError, TypeError) as error:
-        raise UserError(f"Cannot make '{what}' from these runs: {error!r}. Expected what nf train wrote.") from error
+        raise UserError(f"Cannot make '{what}' from these runs: {error!r}. Expected runs of nf train.") from error
 
 
 def _latents_section(latents: Mapping[str, Points], scratch: Path) -> str:
     question = (
         "Each point is the array of one test network, in the two directions along which arrays differ most; the colour "
-        "is the class of what the network shows. Classes were not used to make the arrays: where colours lie "
-        "apart, they are easy to tell apart from the arrays alone."
+        "is the class. Classes were not used to make the arrays: where colours are separated, a classifier of the "
+        "arrays can tell them apart."
     )
     maps = _embed("Stores of latents", "Latents of test networks.", partial(draw_points, latents), scratch)
     return "\n".join(["<section>\n<h2>Maps of latents</h2>", f"<p>{escape(question)}</p>", maps, "</section>"])

@@ -36,7 +36,7 @@ _WRONG = "#c1121f"
 
 
 def _colour(model: str) -> str:
-    """The colour of a model, the same on every picture; what follows its name does not matter."""
+    """The colour of a model, the same on every picture; suffixes of its name are ignored."""
     name = model.partition(",")[0].partition(" ")[0]
     known = list(MODELS)
     place = known.index(name) if name in known else zlib.crc32(name.encode())
@@ -44,7 +44,7 @@ def _colour(model: str) -> str:
 
 
 def draw_task(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> list[Path]:
-    """All pictures of a task's runs, into a directory; those for which no run has samples are left out.
+    """Draws all pictures of a task's runs to a directory, except those for which no run has samples.
 
     Args:
         runs: Finished runs of one task.
@@ -63,12 +63,12 @@ def draw_task(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> list[
 
 
 def drawable(picture: Picture, runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs that kept what a picture shows."""
+    """The runs that saved the arrays of a picture."""
     return [run for run in runs if set(picture.needs) <= run.samples.keys()]
 
 
 def draw_picture(picture: Picture, runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
-    """One of a task's pictures, of runs that kept what it shows."""
+    """Draws one of a task's pictures, of runs that saved its arrays."""
     if picture.draw is not None:
         picture.draw(runs, Path(out))
     elif picture.kind == "rows":
@@ -87,15 +87,15 @@ def draw_rows(
     below: Mapping[str, str] | None = None,
     num_samples: int = 6,
 ) -> None:
-    """A panel for each recipe and test set (the paper's Figures 3 and 4); of several seeds the first is shown.
+    """Draws rows of pictures, a panel for each recipe and test set (the paper's Figures 3 and 4), of the first seed.
 
     Args:
         runs: Finished runs.
         out: The picture's file.
-        above: Arrays of pictures that all models share, by the labels of their rows, such as originals and targets.
-        each: The array that each model has its own of, such as edited pictures.
+        above: Arrays of pictures that all models share, by row label, such as originals and targets.
+        each: The array that is different for each model, such as edited pictures.
         below: Further shared arrays.
-        num_samples: Networks of each recipe.
+        num_samples: Number of networks per recipe.
     """
     below = below or {}
     compared = _compare(runs, (*above.values(), *below.values()), num_samples)
@@ -113,7 +113,7 @@ def draw_rows(
 
 
 def _show_images(panel: Any, title: str, rows: Sequence[Tensor], labels: Mapping[str, float]) -> None:
-    """Rows of pictures without a frame, and labels at their heights."""
+    """Draws rows of pictures without a frame, with labels at the given heights."""
     panel.imshow(_tile(rows), cmap="gray", vmin=0, vmax=1)
     panel.set_yticks(list(labels.values()), list(labels))
     panel.set_xticks([])
@@ -125,10 +125,10 @@ def _show_images(panel: Any, title: str, rows: Sequence[Tensor], labels: Mapping
 def _compare(
     runs: Sequence[FinishedRun], shared: Sequence[str], num_samples: int
 ) -> dict[str, dict[str, dict[str, Tensor]]]:
-    """The first samples of each model, by a title for those of one recipe that show the same test networks.
+    """The first samples of each model, by the title of a panel; a panel has the same test networks for all models.
 
-    Runs of one recipe may have learned from different data: their samples are of different networks, perhaps not even
-    as many, and only those of the same networks can stand below each other. Of several seeds the first is taken.
+    Runs of one recipe may have used different data: their samples are then of different networks, perhaps of a
+    different number, and cannot be compared in one panel. Of several seeds, the first is used.
     """
     compared: dict[str, dict[str, dict[str, Tensor]]] = {}
     for recipe, of_recipe in group(runs, by="recipe").items():
@@ -147,7 +147,7 @@ def _compare(
 
 
 def _is_same(first: Tensor, second: Tensor) -> bool:
-    """Whether these are the same samples, up to the rounding of another machine."""
+    """Whether these are the same samples, up to rounding differences between machines."""
     return first.shape == second.shape and torch.allclose(first.float(), second.float(), atol=1e-2)
 
 
@@ -159,12 +159,12 @@ def _tile(rows: Sequence[Tensor]) -> np.ndarray:
 
 
 def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, num_samples: int = 12) -> None:
-    """Images, and below each the class that every model reads from its network; wrong ones crossed out.
+    """Draws images, and below each the class that every model predicts for its network; wrong ones are crossed out.
 
     Args:
-        runs: Finished runs of `classify/` recipes; of several seeds the first is shown.
+        runs: Finished runs of `classify/` recipes; of several seeds, the first is shown.
         out: The picture's file.
-        num_samples: Networks of each recipe.
+        num_samples: Number of networks per recipe.
     """
     compared = _compare(runs, ("image", "label"), num_samples)
     heights = [0.9 + 0.32 * len(samples) for samples in compared.values()]
@@ -185,10 +185,10 @@ def draw_classes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, nu
 
 
 def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -> None:
-    """Predicted against true numbers of test networks: a row for each recipe, a panel for each model.
+    """Draws predicted against true values of test networks: one row per recipe, one panel per model.
 
     Args:
-        runs: Finished runs, such as those of `generalization/` recipes; of several seeds the first is shown.
+        runs: Finished runs, such as those of `generalization/` recipes; of several seeds, the first is shown.
         out: The picture's file.
     """
     recipes = {recipe: group(of_recipe, by="model") for recipe, of_recipe in group(runs, by="recipe").items()}
@@ -211,7 +211,7 @@ def draw_predictions(runs: Sequence[FinishedRun], out: str | os.PathLike[str]) -
 
 
 def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str | os.PathLike[str]) -> None:
-    """How the test accuracies of a zoo's networks are spread, with chance and the best; one panel for each zoo.
+    """Draws histograms of the test accuracies of zoos, with chance and the best; one panel per zoo.
 
     Args:
         zoos: A zoo, or several by title.
@@ -234,10 +234,10 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
 
 
 def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "accuracy") -> None:
-    """A metric on test networks against the number of training networks: a line for each model.
+    """Draws a test metric against the number of training networks, one line per model.
 
     Args:
-        runs: Finished runs of one recipe; of several seeds the mean is shown. A model with one number only is left out.
+        runs: Finished runs of one recipe; of several seeds, the mean is shown. Models with only one size are left out.
         out: The picture's file.
         metric: Which metric.
     """
@@ -257,7 +257,7 @@ def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metr
 
 
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str | None = None) -> None:
-    """The validation metric of every run against steps and against seconds of training, one row for each recipe.
+    """Draws the validation metric of every run against steps and seconds of training, one row per recipe.
 
     Args:
         runs: Finished runs; seeds of one model share a colour.
@@ -291,7 +291,7 @@ def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: s
     name, measured = runs[0].task.baseline or ("", None)
     if isinstance(measured, str) and metric == runs[0].task.metric:
         values = (run.result["val"].get(measured) for run in runs)
-        for value in dict.fromkeys(value for value in values if value is not None):  # one for each set of networks
+        for value in dict.fromkeys(value for value in values if value is not None):  # one per set of networks
             panel.axhline(value, color=INK, lw=0.8, ls=":", label=name)
     panel.set_xlim(left=0)
     if not runs[0].task.higher_is_better:

@@ -1,4 +1,4 @@
-"""Runs without their models and samples, many in one file of JSON Lines: `read_records`, `write_records`."""
+"""Many runs, without models and samples, in one JSON Lines file: `read_records`, `write_records`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from neuralfunctionals.files.writing import write_whole
 from neuralfunctionals.run_directory import RunConfig, RunDirectory, RunResult
 
 RECORDS = ".jsonl"
-"""How the names of such files end."""
+"""Extension of such files."""
 _LOSSES = 100
-"""Rows of losses that are kept of a curve, at most."""
+"""Maximum number of rows of losses to keep of a curve."""
 
 
 class _Curve(TypedDict):
@@ -39,7 +39,7 @@ class _Record(TypedDict):
 def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
     """Writes config, result and curve of finished runs, one line each.
 
-    Of a long curve the losses are means over several rows, so that a line stays small; every validation is kept.
+    The losses of a long curve are averaged over several rows to keep the line small; every validation is kept.
 
     Args:
         runs: Directories of finished runs.
@@ -52,7 +52,7 @@ def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike
         names = list(dict.fromkeys(name for row in curve for name in row))
         rows = [[row.get(name) for name in names] for row in curve]
         config = run.read_config()
-        if "path" in config["data"]:  # where it was is of no use elsewhere
+        if "path" in config["data"]:  # the full path means nothing on other machines
             config["data"]["path"] = Path(config["data"]["path"]).name
         record = {"config": config, "result": run.read_result(), "curve": {"names": names, "rows": rows}}
         lines.append(json.dumps({"name": run.path.name, **record}, separators=(",", ":")))
@@ -60,7 +60,7 @@ def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike
 
 
 def _thin(curve: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many rows of losses, each the mean of those it stands for, beside the validations."""
+    """Averages the losses to at most `_LOSSES` rows; keeps all validations."""
     training = [row for row in curve if "loss" in row]
     size = max(1, -(-len(training) // _LOSSES))
     kept = [row for row in curve if "loss" not in row]
@@ -72,14 +72,14 @@ def _thin(curve: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The runs of a file: `name`, `config`, `result`, and `curve` as rows of named cells."""
+    """Reads the runs of a file: `name`, `config`, `result`, and `curve` as rows of named cells."""
     found = []
     for number, line in enumerate(file.read_text().splitlines(), 1):
         where = f"{file}, line {number}"
         try:
             record = conform(parse_json(line, where), _Record, where)
         except JsonError as error:
-            raise UserError(f"{error} Expected what write_records wrote.") from error
+            raise UserError(f"{error} Expected a file written by write_records.") from error
         names, rows = record["curve"]["names"], record["curve"]["rows"]
         curve = [{n: cell for n, cell in zip(names, row, strict=False) if cell is not None} for row in rows]
         found.append({**record, "curve": curve})

@@ -1,4 +1,4 @@
-"""Tables as rows of cells, and what they are rendered to: `Table`, `results_table`."""
+"""Tables, and how they are rendered: `Table`, `results_table`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralfunctionals.tasks.definition import Column, Published
 
 @dataclass(frozen=True)
 class Table:
-    """Names of columns, and rows of as many cells."""
+    """A table: names of columns, and rows of cells."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -25,7 +25,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_html(self) -> str:
-        """Columns of numbers to the right, equal cells of the first column that follow each other as one; escaped."""
+        """The table in escaped HTML, with numbers aligned right and equal neighbours of the first column merged."""
         classes = [_column_class([row[place] for row in self.rows]) for place in range(len(self.names))]
         head = "".join(f"<th{own}>{escape(name)}</th>" for name, own in zip(self.names, classes, strict=True))
         body, first = [], None
@@ -43,14 +43,14 @@ class Table:
 
 
 def _column_class(cells: Sequence[str]) -> str:
-    """Numbers, or texts too long for one line."""
+    """The class of a column of numbers, or of texts too long for one line."""
     if any(cells) and all(set(cell) <= set("0123456789.,±+-e ()%") for cell in cells):
         return ' class="number"'
     return ' class="long"' if any(len(cell) > 40 for cell in cells) else ""
 
 
 def results_table(runs: Sequence[FinishedRun]) -> Table:
-    """What runs of one task gave: a row for each model, with the spread over seeds and the paper's numbers."""
+    """The results of runs of one task: a row for each model, with the spread over seeds and the paper's numbers."""
     families = group(runs, by="family")
     if len(families) != 1:
         raise UserError(f"Expected runs of one task, but got some of {', '.join(families) or 'none'}.")
@@ -75,7 +75,7 @@ def results_table(runs: Sequence[FinishedRun]) -> Table:
 
 
 def _models(runs: Sequence[FinishedRun]) -> Iterator[tuple[str, str, list[FinishedRun]]]:
-    """Recipe, model and runs: of each recipe first the models that read weights only, in the order they come."""
+    """Recipe, model and runs; for each recipe, the models that only see weights come first, in their order."""
     for recipe, of_recipe in group(runs, by="recipe").items():
         leagues = group(of_recipe, by="league")
         for league in sorted(leagues, reverse=True):
@@ -93,7 +93,7 @@ def _fill(column: Column | Published, recipe: str, model: str, runs: Sequence[Fi
 
 
 def _cell(column: Column, values: Sequence[float]) -> str:
-    """Mean and, of several seeds, the standard error."""
+    """The mean and, for several seeds, its standard error."""
     digits, values = (1, [100 * value for value in values]) if column.percent else (4, values)
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"

@@ -1,4 +1,4 @@
-"""Runs: a recipe, or a model, task and data of your own, carried out from config to result."""
+"""Runs a recipe, or your own model, task and data, from config to result."""
 
 from neuralfunctionals.config import SCALES, DataConfig, Run, ZooConfig
 from neuralfunctionals.registry import MODELS, RECIPES, find_run, find_task, read_run

@@ -1,4 +1,4 @@
-"""Models and tasks from their descriptions: `build_model`, `build_task`."""
+"""Builds models and tasks from their descriptions: `build_model`, `build_task`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def build_model(
     output: Output = "networks",
     canonical: NetworkSymmetry | None = None,
 ) -> nn.Module:
-    """A model with its first parameters, which follow from the seed.
+    """Builds a model, with initial parameters that depend only on the seed.
 
     Args:
         name: One of `MODELS`, or the path of a class.
-        spec: The input networks; none for a model of latents.
+        spec: The input networks; None for a model of latents.
         options: Further arguments of its constructor.
-        seed: Seed of the first parameters; the random numbers outside are left alone.
-        compiled: Whether to compile its blocks, or the whole where there are none.
-        output: What it is to give.
-        canonical: The symmetry whose canonical form it reads; see `models.Canonical`.
+        seed: Seed of the initial parameters; the global random state is not changed.
+        compiled: Whether to compile its blocks, or the whole model if it has none.
+        output: The kind of output that the task needs.
+        canonical: The symmetry under which its inputs are canonicalized; see `models.Canonical`.
     """
     kind, fixed = model_class(name, output)
     inside = {"canonical": canonical} if "canonical" in _parameters(kind) else {}
@@ -61,25 +61,25 @@ def build_model(
 
 
 def finish_model(model: nn.Module, *, compiled: bool, canonical: NetworkSymmetry | None = None) -> nn.Module:
-    """A model as a run trains and saves it; arguments as for `build_model`."""
+    """Prepares a model to be trained and saved by a run; arguments as for `build_model`."""
     if not isinstance(model, Pretrained):
         raise UserError(
             f"Expected a model that can be saved, but {type(model).__name__} cannot. Derive it from "
-            "nf.models.Pretrained too, or give the class in place of an instance."
+            "nf.models.Pretrained as well, or pass the class instead of an instance."
         )
     if canonical is not None and not isinstance(model, Canonical) and "canonical" not in _parameters(type(model)):
         spec = getattr(model, "spec", None)
         is_silent = isinstance(spec, NetworkSpec) and spec.activation is None
         model = Canonical(model, symmetry=canonical if is_silent else None)
     if compiled:
-        # Blocks share their code: compiled once, used by all.
+        # Blocks share their code, which is compiled only once.
         for part in [m for m in model.modules() if isinstance(m, Block)] or [model]:
             part.compile()
     return model
 
 
 def options_from(run: Run, dataset: WeightDataset) -> dict[str, Any]:
-    """Arguments of the run's model that follow from the task and the data, as far as its class takes them."""
+    """Arguments of the run's model that depend on the task and the data, if its class has them."""
     task = find_task(run.recipe)
     if run.model_name in task.latent_models:
         latents = dataset[:1].latents
@@ -99,7 +99,7 @@ def options_from(run: Run, dataset: WeightDataset) -> dict[str, Any]:
 
 
 def build_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> Task:
-    """The run's task with a model, for networks made in a known way."""
+    """Builds the task of a run with its model, for networks with this provenance."""
     task = find_task(run.recipe)
     known = {
         "omega": made.get("omega", 30.0),
@@ -116,7 +116,7 @@ def build_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> Task:
         seed=run.seed,
     )
     told, spec = SirenForm.from_provenance(made), getattr(model, "spec", None)
-    if built.form is not None and told is not None:  # a model need not know what the run was trained on
+    if built.form is not None and told is not None:  # the spec of a model may not record the form of its training data
         knows = isinstance(spec, NetworkSpec) and can_be_siren(spec)
         built.form = SirenForm.of(model.spec, assumed=told) if knows else told  # pyright: ignore[reportArgumentType]
     return built

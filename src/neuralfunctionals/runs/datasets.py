@@ -1,4 +1,4 @@
-"""The dataset of a run: made once into the cache, and found there again: `dataset_for`."""
+"""The dataset of a run, made once and cached: `dataset_for`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralfunctionals.machine import cache_directory
 
 
 def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
-    """The plan of what to fit or to train."""
+    """The plan of the networks to fit or train."""
     options = asdict(config)
     images = open_images(options.pop("images"))
     if isinstance(config, ZooConfig):
@@ -23,7 +23,7 @@ def plan_for(config: DataConfig | ZooConfig) -> FitPlan | ZooPlan:
 
 
 def cached_path(plan: FitPlan | ZooPlan) -> Path:
-    """Where the networks of a plan are cached; each plan has its own place."""
+    """The cache directory for the networks of a plan, unique to the plan."""
     digest = hashlib.sha256(plan.header.to_bytes()).hexdigest()[:12]
     kind = "-zoo" if isinstance(plan, ZooPlan) else ""
     return cache_directory() / "data" / f"{Path(plan.image_set.name).name}{kind}-{digest}"
@@ -35,13 +35,13 @@ def dataset_for(
     *,
     progress: Callable[[int, int, Sequence[float]], None] | None = None,
 ) -> WeightDataset:
-    """The networks of a config; those that are missing are made first.
+    """Opens the networks of a config; makes those that are missing first.
 
     Args:
         config: Which networks.
-        out: Where they are. Defaults to their place in the cache.
-        progress: Called with the number of networks in all, those finished since the last call, and their PSNR, or the
-            test accuracies of CNNs.
+        out: Their directory. Defaults to their directory in the cache.
+        progress: Called with the total number of networks, the number finished since the last call, and their PSNR, or
+            the test accuracies of CNNs.
     """
     plan = plan_for(config)
     path = out or cached_path(plan)

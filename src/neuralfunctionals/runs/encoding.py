@@ -1,4 +1,4 @@
-"""Latents by a trained autoencoder, for a whole dataset: `encode`."""
+"""Encodes a whole dataset with a trained autoencoder: `encode`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def encode(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WeightDataset:
-    """Latents of every network, in the same kind of store; one that was begun is continued.
+    """Encodes every network, and writes the latents to a store; resumes an unfinished store.
 
-    Networks of another form than the run's own are converted first; see `nf.inr.convert`.
+    Networks of another form than those of the run are converted first; see `nf.inr.convert`.
 
     Args:
         run: A finished run of an `inr2array/` recipe.
-        data: A store of networks; defaults to the run's own.
+        data: A store of networks. Defaults to the store of the run.
         out: The store of latents.
-        workers: Shards encoded at the same time, one thread each. Defaults to all cores.
-        progress: Called with the number of networks in all, and those finished since the last call.
+        workers: Number of shards to encode in parallel, one thread each. Defaults to all cores.
+        progress: Called with the total number of networks, and the number finished since the last call.
     """
     opened = open_run(run)
     if not hasattr(opened.task, "encode"):

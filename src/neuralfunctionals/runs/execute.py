@@ -1,4 +1,4 @@
-"""From a run's description to a trained model and its result, and back from the directory: `execute`, `open_run`."""
+"""Carries out runs and opens finished ones: `execute`, `open_run`."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from neuralfunctionals.weight_space import NetworkSpec
 from neuralfunctionals.weight_space.symmetry import default_symmetry
 
 _EVAL_LIMIT = 2000
-"""Training networks on which the final model is measured, at most."""
+"""Maximum number of training networks on which the final model is measured."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run: its description, its task with the best model, and where its data are."""
+    """A finished run: its config, its task with the best model, and the path of its data."""
 
     run: Run
     task: Any
-    """A `Task`, of the kind that the recipe trains."""
+    """The `Task` of the recipe."""
     data: Path | None
     """None for a shipped model."""
     directory: RunDirectory
 
     def find_data(self, given: str | os.PathLike[str] | None = None) -> Path:
-        """The store that was given, or else the run's own."""
+        """The given store, or else the store of the run."""
         found = self.data if given is None else Path(given)
         if found is None:
-            raise UserError(f"The model {self.directory.path.name} comes without its networks. Name some: --data DIR.")
+            raise UserError(f"The model {self.directory.path.name} comes without its networks. Add --data DIR.")
         return found
 
 
@@ -69,38 +69,38 @@ def execute(
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     model: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Trains, keeps the best model by validation, and measures it once on every split.
+    """Trains a model, keeps the best by validation, and measures it once on every split.
 
-    The same run in the same directory is continued where it was stopped.
+    If the same run was stopped in the same directory, it is resumed.
 
     Args:
-        run: What to do.
+        run: The run config.
         out: The run directory.
-        data: A store of networks. By default, what the run describes is made.
-        resume: Whether there must be such a run to continue. Without it a run that was stopped is continued too, if it
-            is the same, and a finished one is refused instead of returning its result.
-        force: Remove an earlier run of that name first.
-        progress: Whether to show progress on standard error; or what to call with the steps done and in all.
-        fitting: Called while networks are fitted, see `dataset_for`.
-        model: A model to train instead of a new one that the run describes.
+        data: A store of networks. By default, the networks of the run config are made.
+        resume: Whether to require a run to resume; the result of a finished run is then returned. Without it, a stopped
+            run is also resumed if its config is the same, but a finished run is an error.
+        force: Delete an earlier run in that directory first.
+        progress: Whether to show progress on standard error; or a function of the steps done and in total.
+        fitting: Called while networks are fitted; see `dataset_for`.
+        model: A model to train instead of the one that the run describes.
 
     Returns:
         The result, as in `result.json`.
     """
     directory = RunDirectory(out)
-    is_first = getattr(rank_zero_only, "rank", 0) == 0  # other processes of a run come when the directory is there
+    is_first = getattr(rank_zero_only, "rank", 0) == 0  # other processes of the run start after the directory exists
     continues = is_first and _continues(run, directory, resume=resume, force=force)
     if continues and directory.is_finished:
         return directory.read_result()
     reads_latents = run.model_name in find_task(run.recipe).latent_models
     if reads_latents and data is None:
-        raise UserError(f"The model '{run.model_name}' reads latents: make them with nf encode, then --data DIR.")
+        raise UserError(f"The model '{run.model_name}' needs latents: make them with nf encode, then use --data DIR.")
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
     model = _make_model(run, dataset, None if reads_latents else dataset.spec, model)
     _standardize(model, dataset.split("train").spread(run.training.limit))
     task = build_task(run, model, dataset.provenance)
     dataset = task.adapt(dataset)
-    task.prepare(dataset[[0]])  # data that do not fit are refused before anything is written
+    task.prepare(dataset[[0]])  # rejects unsuitable data before anything is written
     if continues:
         _require_same_data(dataset, directory)
     elif is_first:
@@ -125,16 +125,16 @@ def _make_model(run: Run, dataset: WeightDataset, spec: NetworkSpec | None, give
 
 
 def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) -> bool:
-    """Whether the run was begun in this directory; raises if the directory is not its own."""
+    """Whether the run was started in this directory; raises an error if the directory has anything else."""
     path = directory.path
     if resume and not directory.is_run:
-        raise UserError(f"There is no run to continue at {path}. Start it without --resume.")
+        raise UserError(f"There is no run to resume at {path}. Start it without --resume.")
     if directory.is_free:
         return False
     if not directory.is_run:
-        raise UserError(f"Expected a new directory for the run, but {path} holds something else. Name another one.")
+        raise UserError(f"Expected a new directory for the run, but {path} has other files. Choose another one.")
     if directory.is_finished and not force and not resume:
-        raise UserError(f"{path} holds a finished run. Continue it with --resume, or begin again with --force.")
+        raise UserError(f"{path} has a finished run. Show its result with --resume, or start again with --force.")
     if force and not resume:
         return False
     if not directory.is_finished:
@@ -143,29 +143,29 @@ def _continues(run: Run, directory: RunDirectory, *, resume: bool, force: bool) 
 
 
 def _require_same(run: Run, directory: RunDirectory) -> None:
-    """Where and how fast a run is computed may change on the way, what is computed may not."""
+    """Raises an error if the config changed, except for fields that only affect where and how fast it runs."""
     before, now = (flatten(r) for r in (_read_run(directory), run))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name) and name.removeprefix("training.") not in FREE:
             raise UserError(
-                f"The run at {directory.path} was begun with {name} {before.get(name)}, but now it is {now.get(name)}. "
-                "Continue it with the same options, name another directory, or begin again with --force."
+                f"The run at {directory.path} was started with {name} {before.get(name)}, but now it is "
+                f"{now.get(name)}. Use the same options, choose another directory, or start again with --force."
             )
 
 
 def _require_same_data(dataset: WeightDataset, directory: RunDirectory) -> None:
-    """A run goes on with the networks it was begun with; where they are may change."""
+    """Raises an error if the networks changed; their path may change."""
     before, now = directory.read_config()["data"], json.loads(json.dumps(_describe_data(dataset)))
     other = [n for n in sorted(before.keys() | now.keys()) if n != "path" and before.get(n) != now.get(n)]
     if other:
         raise UserError(
-            f"The run at {directory.path} was begun with other networks than those of {dataset.path}: they differ in "
-            f"{', '.join(other)}. Continue it with the same data, name another directory, or begin again with --force."
+            f"The run at {directory.path} was started with other networks than those of {dataset.path}: they differ in "
+            f"{', '.join(other)}. Use the same data, choose another directory, or start again with --force."
         )
 
 
 def _standardize(model: nn.Module, train_set: WeightDataset) -> None:
-    """Gives the model the scale of its data, from training networks alone."""
+    """Sets the scale of the model's inputs from the training networks."""
     for part in model.modules():
         if isinstance(part, Standardize) and len(train_set):
             features = train_set.spread(_EVAL_LIMIT)[:].features
@@ -203,7 +203,7 @@ def _describe(run: Run, dataset: WeightDataset, model: nn.Module) -> dict[str, A
 
 
 def _commit() -> str | None:
-    """The commit of the code, with a plus if it was changed since; nothing outside a clone."""
+    """The commit of the code, with a plus if files were changed; None outside a clone."""
     git = ["git", "-C", os.fspath(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
@@ -220,7 +220,7 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
     shutil.rmtree(directory.model, ignore_errors=True)
     os.replace(scratch, directory.model)
     shown = dataset.split("test")
-    if shown.can_render and "image_shape" in shown.provenance:  # for pictures, also where the task needs no images
+    if shown.can_render and "image_shape" in shown.provenance:  # for pictures, even if the task needs no images
         shown = shown.with_images()
     directory.write_samples({**task.samples(shown[: min(task.num_samples, len(shown))]), **task.map(shown)})
     curve = directory.read_curve()
@@ -251,9 +251,9 @@ def _finish(run: Run, task: Task, dataset: WeightDataset, directory: RunDirector
 def measure(
     task: Task, dataset: WeightDataset, split: str, *, batch_size: int = 32, limit: int | None = None
 ) -> dict[str, Any]:
-    """The metrics on a split, or on so many networks of it; of a large training split, on two thousand at most.
+    """Measures the task's metrics on a split, or on `limit` of its networks; uses at most 2,000 training networks.
 
-    Networks of another form than the model's own are converted first; see `Task.adapt`.
+    Networks of another form than those of the model are converted first; see `Task.adapt`.
     """
     dataset = task.adapt(dataset)
     chosen = dataset.split(split).spread(limit)
@@ -266,7 +266,7 @@ def measure(
 
 
 def open_run(path: str | os.PathLike[str]) -> TrainedRun:
-    """A finished run, with its best model, by its directory or the name of a shipped model.
+    """Opens a finished run with its best model, by its directory or the name of a shipped model.
 
     Example:
         >>> open_run("RUN").task.edit(my_siren)  # doctest: +SKIP
@@ -283,9 +283,9 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
 
 
 def _read_run(directory: RunDirectory) -> Run:
-    """The description of a run; its recipe and its model must exist."""
+    """Reads the config of a run; its recipe and model must exist."""
     values, file = directory.read_config().get("run", {}), directory.config_file
-    for name in ("recipe", "model_name"):  # of others: imported if this directory may ask for it
+    for name in ("recipe", "model_name"):  # users' own are imported if this directory may request it
         if "." in (path := str(values.get(name)).partition("/")[0]):
             import_for_file(path)
     run = read_run(values, f"{file}: run")

@@ -1,4 +1,4 @@
-"""An experiment with your own task, model or data, written down as a full run: `experiment`."""
+"""Trains your own task, model or data as a full run: `experiment`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def experiment(
     force: bool = False,
     progress: bool | Callable[[int, int], None] = True,
 ) -> dict[str, Any]:
-    """Trains a model on a task and writes a run that all commands and `open_run` understand.
+    """Trains a model on a task and writes a run directory for all commands and `open_run`.
 
     Args:
-        task: A recipe such as `"classify/mnist"`, the path of your own, `"my_package.my_task/RECIPE"`, or a class of
-            tasks, which is built as `Class(model, **settings, optimizer=..., seed=...)`.
+        task: A recipe such as `"classify/mnist"`, the path of your own, `"my_package.my_task/RECIPE"`, or a task
+            class, which is built as `Class(model, **settings, optimizer=..., seed=...)`.
         model: A registered name such as `"nft"`; a class or its path, `"my_package.MyModel"`, which is built as
             `MyModel(spec, out_channels=..., **options)`; or a model, derived from `nf.models.Pretrained`.
-        data: A store of networks with splits, or its path. By default, what the recipe describes is made.
-        out: The run directory; the same experiment in the same directory is continued.
+        data: A store of networks with splits, or its path. By default, the networks of the recipe are made.
+        out: The run directory; a stopped run of the same experiment is resumed.
         scale: `tiny`, `small`, `long` or `paper`: options and steps to start from.
         values: Fields of the run to change: `{"training.steps": 200, "model.channels": 32, "task.num_classes": 3}`.
-        resume: Whether there must be a run to continue.
-        force: Remove an earlier run first.
-        progress: Whether to show progress on standard error; or what to call with the steps done and in all.
+        resume: Whether to require a run to resume.
+        force: Delete an earlier run first.
+        progress: Whether to show progress on standard error; or a function of the steps done and in total.
 
     Returns:
         The result, as in `result.json`.

@@ -1,4 +1,4 @@
-"""Runs carried out side by side, each in a process of its own: `Job`, `carry_out`."""
+"""Carries out runs in parallel, each in its own process: `Job`, `carry_out`."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from neuralfunctionals.runs.encoding import encode
 from neuralfunctionals.runs.execute import execute
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a run, its steps done and in all."""
+"""Called with the name of a run, and its steps done and in total."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to carry out, or to continue, in its directory."""
+    """A run to start or resume in its directory."""
 
     run: Run
     out: Path
     data: Path | None = None
-    """The store to learn from. Defaults to what the run describes."""
+    """The store to train on. Defaults to the networks of the run config."""
     encoder: Path | None = None
-    """The run of an autoencoder, whose latents are made first, into `data`."""
+    """The run of an autoencoder, whose latents are written to `data` first."""
 
     def carry_out(self, progress: Callable[[int, int], None]) -> None:
         """Carries out the job in this process."""
@@ -48,7 +48,7 @@ class Job:
 def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, progress: Progress) -> None:
     """Carries out groups of jobs, `processes` groups at a time; the jobs of a group share a process.
 
-    If one fails or this process is interrupted, all are stopped: runs continue from their last validation.
+    If one fails or this process is interrupted, all are stopped; runs can be resumed from their last validation.
     """
     running: list[subprocess.Popen[str]] = []
     stopped = threading.Event()
@@ -63,7 +63,7 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
             json.dump([{**vars(job), "run": job.run.to_dict()} for job in jobs], orders, default=os.fspath)
             orders.seek(0)
             pipes: dict[str, Any] = {"stdin": orders, "stdout": subprocess.PIPE, "stderr": complaints, "text": True}
-            # A session of its own: Ctrl-C stops this process, and this process stops the others.
+            # In its own session, so that Ctrl-C stops this process, which then stops the others.
             with subprocess.Popen(words, env=environment, start_new_session=True, **pipes) as process:
                 running.append(process)
                 if stopped.is_set():
@@ -91,7 +91,7 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
 
 
 def work() -> None:
-    """Carries out jobs from standard input, in a process of their own; prints the steps done and in all."""
+    """Reads jobs from standard input and carries them out in this process; prints the steps done and in total."""
 
     def report(name: str, done: int, total: int) -> None:
         if done % 5 == 0 or done == total:

@@ -1,4 +1,4 @@
-"""Many runs under one question: the paper's tables, sweeps, the demo."""
+"""Studies of several runs: the paper's tables, sweeps, the demo."""
 
 from neuralfunctionals.studies.demo import run_demo
 from neuralfunctionals.studies.reproduce import reproduce

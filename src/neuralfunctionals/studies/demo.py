@@ -1,4 +1,4 @@
-"""The demo: digits become networks, and models that see only their weights edit and read them: `run_demo`."""
+"""The demo: fits networks to digits, and trains models that edit and classify them by their weights: `run_demo`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NETWORKS, _UNSEEN, _REPORT = "digits", "unseen", "report.html"
 
 @dataclass(frozen=True)
 class DemoRun:
-    """A training of the demo."""
+    """A training run of the demo."""
 
     recipe: str
     model: str
@@ -43,17 +43,17 @@ RUNS: dict[str, DemoRun] = {
     "reader": DemoRun("classify/mnist", "neuron-graph", steps=700),
     "reader-to-compare": DemoRun("classify/mnist", "nfn-hnp", steps=300),
 }
-"""What is trained, longest first."""
+"""The training runs, longest first."""
 SHIPPED_MODELS = {"edit": "digits-dilate", "classify": "digits-classify"}
-"""The models that come with the package and do the same, trained for longer on more networks."""
+"""The shipped models for the same tasks, trained for longer on more networks."""
 
 
 def describe(name: str, scale: str = "small") -> Run:
-    """One of the demo's runs in full.
+    """The full config of one of the demo's runs.
 
     Args:
         name: One of `RUNS`.
-        scale: `small`, or `tiny`, which proves the pipeline alone.
+        scale: `small`, or `tiny`, which only tests the pipeline.
     """
     chosen = RUNS[name]
     run = find_run(chosen.recipe, scale=scale, model=chosen.model)
@@ -69,12 +69,12 @@ def run_demo(
     scale: str = "small",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Fits networks to the embedded digits, trains what `RUNS` lists, and writes a report; what is finished is kept.
+    """Fits networks to the embedded digits, trains the models of `RUNS`, and writes a report; keeps finished work.
 
     Args:
-        out: A directory for all of it; one begun is continued.
-        scale: `small`, or `tiny`, which proves the pipeline alone.
-        progress: Called with the name of what is done, and its networks or steps finished and in all.
+        out: The output directory; an unfinished demo is resumed.
+        scale: `small`, or `tiny`, which only tests the pipeline.
+        progress: Called with the name of the current work, and its networks or steps done and in total.
     """
     if scale not in SCALES:
         raise UserError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.{nearest(scale, SCALES)}")
@@ -84,11 +84,11 @@ def run_demo(
     report = progress or (lambda name, done, total: None)
     data = describe("editor", scale).data
     assert isinstance(data, DataConfig)
-    unseen = replace(data, images="mnist-unseen", fit="default")  # as shipped models know them
+    unseen = replace(data, images="mnist-unseen", fit="default")  # as for the shipped models
     num_networks = sum(_fit(out / name, config, report) for name, config in ((_NETWORKS, data), (_UNSEEN, unseen)))
     _train_all(out, scale, report)
     shown = read_runs(out / name for name in reversed(RUNS))
-    write_report(shown, out / _REPORT, title="The demo: networks read and edited")
+    write_report(shown, out / _REPORT, title="The demo: classifying and editing networks")
     return {
         "networks": num_networks,
         "unseen_networks": len(WeightDataset(out / _UNSEEN)),
@@ -102,13 +102,13 @@ def run_demo(
 def _require_own(out: Path) -> None:
     known = {_NETWORKS, _UNSEEN, _REPORT, *RUNS}
     if out.is_dir() and any(path.name not in known and not path.name.startswith(".") for path in out.iterdir()):
-        raise UserError(f"Expected a new directory or that of an earlier demo, but {out} holds other files.")
+        raise UserError(f"Expected a new directory or that of an earlier demo, but {out} has other files.")
     if out.exists() and not out.is_dir():
-        raise UserError(f"Expected a directory for the demo, but {out} is a file. Name another with --out.")
+        raise UserError(f"Expected a directory for the demo, but {out} is a file. Choose another with --out.")
 
 
 def _fit(out: Path, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
-    """Fits the networks that are missing; returns how many there are in all."""
+    """Fits the missing networks; returns their total number."""
     done = len(WeightDataset(out)) if Store.is_at(out) and Store(out).has_shard(0) else 0
 
     def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
@@ -120,7 +120,7 @@ def _fit(out: Path, data: DataConfig, report: Callable[[str, int, int], None]) -
 
 
 def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -> None:
-    """The runs that are left, shared by as many processes as there are cores, each with one thread."""
+    """Carries out the unfinished runs, in one process per core, each with one thread."""
     left = [name for name in RUNS if not RunDirectory(out / name).is_finished]
     count = min(num_cores(), len(left))
     for name in left:
@@ -130,7 +130,7 @@ def _train_all(out: Path, scale: str, report: Callable[[str, int, int], None]) -
 
 
 def _results(out: Path) -> list[dict[str, Any]]:
-    """The metric of every model on networks of digits that none has seen, after the baseline without a model."""
+    """The metric of every model on networks of unseen digits, after the baseline without a model."""
     unseen = WeightDataset(out / _UNSEEN)
     rows: list[dict[str, Any]] = []
     for task, shipped in SHIPPED_MODELS.items():
@@ -160,7 +160,7 @@ def _results(out: Path) -> list[dict[str, Any]]:
 
 @torch.inference_mode()
 def _shuffle(out: Path) -> dict[str, float]:
-    """The largest changes of weights, pictures and the reader's answers when neurons of test networks are shuffled."""
+    """The largest changes of weights, pictures and classifier outputs when neurons of test networks are shuffled."""
     test_set = WeightDataset(out / _UNSEEN).split("test")
     networks = test_set[: min(8, len(test_set))].features
     assert networks is not None

@@ -1,4 +1,4 @@
-"""The runs of a table, carried out side by side and continued where they stopped: `reproduce`."""
+"""Carries out the runs of a table in parallel, and resumes stopped ones: `reproduce`."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def reproduce(
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Carries out the runs of a table that are missing, and draws it.
+    """Carries out the missing runs of a table, and writes the table and its pictures.
 
     Args:
         name: One of `TABLES`.
-        out: A directory that gets a run directory for each run, `table.md`, pictures, and `records.jsonl` with config,
-            result and curve of every run; one begun is continued.
+        out: The output directory, with a run directory for each run, `table.md`, pictures, and `records.jsonl` with
+            config, result and curve of every run; an unfinished table is resumed.
         scale: `tiny`, `small`, `long` or `paper`.
-        samples: Whether to learn from the embedded samples instead of the full image sets.
-        limit: This many images of each set.
-        stores: Stores of networks for some recipes, instead of what they would make.
-        jobs: Runs at the same time; they share the machine's cores.
-        fitting: Called while networks are fitted, see `dataset_for`.
-        progress: Called with the number of runs done and in all.
+        samples: Whether to train on the embedded samples instead of the full image sets.
+        limit: Number of images to use from each set.
+        stores: Stores of networks by recipe, to use instead of making them.
+        jobs: Number of runs in parallel; they share the machine's cores.
+        fitting: Called while networks are fitted; see `dataset_for`.
+        progress: Called with the number of runs done and in total.
     """
     if name not in TABLES or scale not in SCALES:
         expected = f"one of {sorted(TABLES)} at a scale of {list(SCALES)}"
@@ -93,7 +93,7 @@ def reproduce(
 
 
 def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
-    """Writes the pictures of each task, and returns its table."""
+    """Writes the pictures of each task, and returns the tables."""
     for of_task in group(runs, by="family").values():
         draw_task(of_task, out)
     zoos = {run.recipe: run.config["data"]["path"] for run in runs if run.task.data is ZooConfig}
@@ -103,7 +103,7 @@ def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
 
 
 def _job(planned: Planned, run: Run, out: Path, store: str | os.PathLike[str] | None) -> Job:
-    """A run of the table and where it goes; each has a process of its own, with its own threads and random numbers."""
+    """A run of the table and its directory; each has its own process, threads and random numbers."""
     if planned.encoder is None:
         return Job(run, out / (run.name + _suffix(planned)), None if store is None else Path(store))
     encoder = out / (planned.encoder.at(run.scale).name + _suffix(planned.encoder))
@@ -112,5 +112,5 @@ def _job(planned: Planned, run: Run, out: Path, store: str | os.PathLike[str] | 
 
 
 def _suffix(planned: Planned) -> str:
-    """The part of a directory's name that tells a run from the recipe's own."""
+    """The suffix of a run's directory that names its differences from the recipe."""
     return "".join(f"-{name.rpartition('.')[2]}-{value}" for name, value in planned.changes)

@@ -1,4 +1,4 @@
-"""Searching the hyperparameters that the paper searched, by validation alone: `search_space`, `sweep`."""
+"""Searches the hyperparameters that the paper searched, by validation: `search_space`, `sweep`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from neuralfunctionals.tasks.definition import Space
 
 
 def search_space(run: Run) -> Space:
-    """The values to try of each field; widths and depths relative to the run's own, at `paper` those of the appendix.
+    """The values to try for each field: those of the appendix at `paper`, otherwise relative to the run's values.
 
-    Models that the task has no settings for are tried with three learning rates.
+    For models without settings in the task, three learning rates are tried.
 
     Example:
         >>> from neuralfunctionals.registry import find_run
@@ -48,19 +48,19 @@ def sweep(
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains with different values and compares the best validations; a sweep that was stopped is continued.
+    """Trains with different values and compares the best validations; a stopped sweep is resumed.
 
     Args:
-        run: What to vary.
-        out: A directory that gets one run directory for each trial.
-        trials: Trials in all, earlier ones included; none is repeated, and there are at most as many as combinations.
+        run: The run to vary.
+        out: The output directory, with one run directory per trial.
+        trials: Total number of trials, including earlier ones; no combination of values is tried twice.
         study: A journal file, by default `study.journal` in `out`, or the URL of a database that machines share.
-        data: A store to learn from. By default, what the run describes is made.
-        fitting: Called while networks are fitted, see `dataset_for`.
-        progress: Called with the number of trials done and in all.
+        data: A store to train on. By default, the networks of the run config are made.
+        fitting: Called while networks are fitted; see `dataset_for`.
+        progress: Called with the number of trials done and in total.
 
     Returns:
-        The best values, and what they gave on the validation split.
+        The best values, and their metric on the validation split.
     """
     try:
         import optuna
@@ -87,14 +87,14 @@ def sweep(
             direction="maximize" if task.higher_is_better else "minimize",
             load_if_exists=True,
         )
-    if not shared:  # in a file of one's own, a trial that still runs is one that was killed
+    if not shared:  # in a private file, a trial that is still marked as running was killed
         for trial in found.get_trials(states=(TrialState.RUNNING,)):
             found.tell(trial.number, state=TrialState.FAIL)
             found.enqueue_trial(trial.params)
 
     def objective(trial: Any) -> float:
         values = {name: trial.suggest_categorical(name, choices) for name, choices in space.items()}
-        # Named after its values: a trial begun again finds its directory.
+        # Named after its values, so that a repeated trial finds its directory.
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
         path = out / f"trial-{digest}"
         trial.set_user_attr("run", path.name)

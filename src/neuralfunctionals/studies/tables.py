@@ -20,12 +20,12 @@ class Planned:
     model: str
     seed: int = 0
     encoder: Planned | None = None
-    """The autoencoder whose latents it reads."""
+    """The autoencoder whose latents it is trained on."""
     changes: Fields = ()
     """Fields that differ from the recipe."""
 
     def at(self, scale: str, *, samples: bool = False, limit: int | None = None) -> Run:
-        """The run at a scale, from full image sets or from embedded samples of them."""
+        """The run at a scale, on full image sets or on embedded samples of them."""
         run = find_run(self.recipe, scale=scale, model=self.model)
         values = {**dict(self.changes), "seed": self.seed}
         if samples:
@@ -37,7 +37,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Which runs make a table."""
+    """The runs of a table."""
 
     summary: str
     runs: tuple[Planned, ...]
@@ -54,15 +54,15 @@ def _of_latents(autoencoder: Planned) -> Planned:
 
 
 _PROBES: Fields = (("model.probes", 64),)
-"""Models that also ask the function, at so many points."""
+"""Options of models that also run the networks, at 64 points."""
 _IMAGES: Fields = (("model.probes", 16),)
-"""The same for CNNs, with learned images."""
+"""The same for CNNs, with 16 learned images."""
 _RAW: Fields = (("canonical", "none"),)
-"""Sine networks as they are, signs and phases included."""
+"""Raw sine networks, with signs and phases."""
 
 
 def _with_probes(recipe: str, models: tuple[str, ...]) -> tuple[Planned, ...]:
-    """Runs of these models, and of the best of them with probes."""
+    """Runs of these models, and of `neuron-graph` with probes."""
     return (*(Planned(recipe, model) for model in models), Planned(recipe, "neuron-graph", changes=_PROBES))
 
 
@@ -87,9 +87,9 @@ _TABLE_5 = PaperTable(
 )
 _CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft", "nft-states", "neuron-graph")
 _SEEDED = ("nfn-hnp", "nft-states", "neuron-graph")
-"""Classifiers that get three seeds on MNIST."""
+"""Classifiers with three seeds on MNIST."""
 _TABLE_1 = PaperTable(
-    "Tables 1, 5 and 6, Figure 3: classes of INRs, from weights and from Inr2Array's latents",
+    "Tables 1, 5 and 6, Figure 3: classification of INRs by weights and by Inr2Array's latents",
     (
         *_TABLE_5.runs,
         *(
@@ -124,4 +124,4 @@ TABLES: dict[str, PaperTable] = {
     "figure4": _TABLE_2,
     "best": _LONG,
 }
-"""What can be reproduced."""
+"""The tables and figures that can be reproduced."""

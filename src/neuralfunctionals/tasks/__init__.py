@@ -1,4 +1,4 @@
-"""What is learned: a folder for each task, with its loss, recipes and report; and the engine that trains them."""
+"""Tasks, one folder each, with loss, recipes and report; and the code that trains them."""
 
 from neuralfunctionals.lazy import exports
 

@@ -1,4 +1,4 @@
-"""Exact augmentation of sine networks by maps of their coordinates: `Augmentation`."""
+"""Exact augmentation of sine networks by transforming their coordinates: `Augmentation`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Moves each training network at random; its weights then show the moved picture exactly.
+    """Transforms each training network at random; the new weights show the transformed picture exactly.
 
     Args:
         kind: See `Augment`.
-        mirror: Whether affine maps reverse the columns of every second network.
+        mirror: Whether affine maps also mirror half of the networks, left to right.
     """
 
     kind: Augment = "none"
@@ -33,7 +33,7 @@ class Augmentation:
             raise UserError(f"Expected augment to be 'none', 'affine' or 'turns', but got {self.kind!r}.")
         if self.mirror and self.kind != "affine":
             raise UserError(
-                f"Expected mirror with augment 'affine', but augment is '{self.kind}'. The eight turns contain "
+                f"Expected mirror with augment 'affine', but augment is '{self.kind}'. 'turns' already contains "
                 "reflections; without augmentation nothing is mirrored."
             )
 
@@ -41,7 +41,7 @@ class Augmentation:
         return self.kind != "none"
 
     def move(self, networks: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """Moves each network by its own random map."""
+        """Transforms each network by its own random map."""
         if self.kind == "turns":
             return turn_networks(networks, torch.randint(8, (len(networks),)))
         if self.kind == "affine":
@@ -53,7 +53,7 @@ class Augmentation:
     def turn_with(
         self, networks: WeightSpaceFeatures, images: Float[Tensor, "B H W C"]
     ) -> tuple[WeightSpaceFeatures, Float[Tensor, "B H W C"]]:
-        """Turns networks and their pictures the same way; pictures that are not square are only reflected."""
+        """Rotates or reflects networks and their pictures the same way; only reflects pictures that are not square."""
         kinds = 8 if images.shape[1] == images.shape[2] else 4
         turns = torch.randint(kinds, (len(networks),)).to(images.device)
         return turn_networks(networks, turns), turn_images(images, turns)

@@ -18,31 +18,31 @@ from neuralfunctionals.weight_space import NetworkSymmetry
 # Axes: B items of a batch.
 
 Prepare = Callable[[WeightItems], Any]
-"""From the dataset's items to what a task trains on."""
+"""Converts items of the dataset to a batch of a task."""
 
 READ_AHEAD = 256
-"""Items that are read at once: cheaper than batch by batch."""
+"""Number of items to read at once, which is faster than batch by batch."""
 
 
 def mixed_seed(*parts: int) -> int:
-    """One seed from several numbers, such as those of run, step and process; similar numbers give unrelated seeds."""
+    """Mixes several numbers, such as seed, step and process, into one seed; similar numbers give unrelated seeds."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class TrainBatches:
-    """Shuffled batches for a stretch of training; which items batch number `n` holds follows from the seed alone.
+    """Shuffled batches for a part of training; the items of batch number `n` depend only on the seed.
 
-    So a run that is continued at some batch sees what it would have seen without the break, and processes that share
-    a batch take equal parts of it without talking to each other. An incomplete last batch of an epoch is left out.
+    A resumed run therefore sees the same batches as one without interruption, and processes that share a batch take
+    equal parts of it without communication. The incomplete last batch of an epoch is dropped.
 
     Args:
         dataset: The items.
         prepare: Applied to the items of each batch.
-        canonical: Symmetry whose canonical form the networks get before that, those of several batches at a time.
-        batch_size: Items of a batch over all processes.
+        canonical: If given, networks are canonicalized under this symmetry first, several batches at a time.
+        batch_size: Items per batch, over all processes.
         seed: Seed of the order.
-        length: Batches of a stretch.
-        first: Gives the number of the first batch when a stretch begins.
+        length: Number of batches per iteration.
+        first: Returns the number of the first batch, at the start of an iteration.
         share: `(i, n)`: take the `i`-th of `n` equal parts of each batch.
     """
 
@@ -61,11 +61,11 @@ class TrainBatches:
         if batch_size > len(dataset):
             raise UserError(
                 f"Expected at least one batch of {batch_size} items to train on, but there are only {len(dataset)}. "
-                "Make a larger dataset or take a smaller batch."
+                "Make a larger dataset or use a smaller batch."
             )
         if batch_size % share[1]:
             raise UserError(
-                f"Expected a batch that {share[1]} processes can share in equal parts, but got {batch_size} items."
+                f"Expected a batch size that is a multiple of the {share[1]} processes, but got {batch_size}."
             )
         self.dataset, self.prepare, self.canonical = dataset, prepare, canonical
         self.batch_size, self.seed = batch_size, seed
@@ -73,7 +73,7 @@ class TrainBatches:
         self._order: tuple[int, Tensor] | None = None
 
     def indices(self, batch: int) -> Int[Tensor, "B"]:
-        """The items of a batch, for all processes."""
+        """The indices of the items of a batch, for all processes."""
         epoch, place = divmod(batch, len(self.dataset) // self.batch_size)
         if self._order is None or self._order[0] != epoch:
             generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
@@ -97,13 +97,13 @@ class TrainBatches:
 
 
 class EvalBatches:
-    """All items once, in their order.
+    """All items once, in order.
 
     Args:
         dataset: The items.
         prepare: Applied to the items of each batch.
-        batch_size: Items of a batch of one process.
-        share: `(i, n)`: take every `n`-th item from the `i`-th on.
+        batch_size: Items per batch of one process.
+        share: `(i, n)`: take every `n`-th item, starting with the `i`-th.
     """
 
     def __init__(

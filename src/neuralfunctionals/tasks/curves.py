@@ -1,4 +1,4 @@
-"""The curve of a run in `metrics.csv`: loss and metrics against steps and seconds of training: `Curves`."""
+"""The training curve in `metrics.csv`, with loss and metrics by step and training time: `Curves`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from neuralfunctionals.run_directory import RunDirectory
 
 
 class Curves(Callback):
-    """Writes one row every few steps, with the mean loss since the row before, and one for every validation.
+    """Writes one row every few steps, with the mean loss since the previous row, and one row per validation.
 
-    Seconds count training alone, without validation, over all launches of the run. On a CPU they are seconds of one
-    core, so that other work on the machine does not count; on other devices they are seconds on the clock. The file is
-    written at validations, where a run can be continued; a run that is continued drops the rows that it is going to
-    write again.
+    Seconds count only training, without validation, summed over all launches of the run. On a CPU they are CPU seconds
+    of one core, so that other work on the machine does not count; on other devices they are wall-clock seconds. The
+    file is written at validations, from which a run can be resumed; a resumed run drops the rows that it writes again.
 
     Args:
-        run: Where to write; columns `step`, `seconds`, `lr`, `loss` and one for each metric.
+        run: The run directory. Columns are `step`, `seconds`, `lr`, `loss` and one per metric.
         every: Steps between rows.
     """
 
@@ -63,7 +62,7 @@ class Curves(Callback):
     ) -> None:
         self._losses.append(outputs["loss"].detach())
         if trainer.global_step % self.every == 0 and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            # With accumulation Lightning hands over the loss divided by the number of parts.
+            # With gradient accumulation, Lightning passes the loss divided by the number of parts.
             mean = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
             self._losses.clear()
             self._add_row(trainer, {"loss": trainer.strategy.reduce(mean, reduce_op="mean").item()})

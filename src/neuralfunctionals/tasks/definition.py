@@ -1,4 +1,4 @@
-"""All there is to know about a task apart from its tensors: `TaskDefinition` and its parts. It needs no torch."""
+"""The description of a task: `TaskDefinition` and its parts. It does not import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neuralfunctionals.config import (
 )
 
 Output: TypeAlias = Literal["networks", "vector", "autoencoder"]
-"""What a model gives: features of the same networks, one vector for each, or a latent array and networks from it."""
+"""Output of a model: features of the same networks, one vector per network, or a latent array that is decoded."""
 Space: TypeAlias = dict[str, tuple[Any, ...]]
 """Fields of a run, such as `model.channels`, and the values to try."""
 
@@ -30,7 +30,7 @@ COST: dict[Scale, str] = {
     "long": "2 hours of one core",
     "paper": "200,000 steps or 100 epochs: for a GPU",
 }
-"""What a run usually takes, by scale."""
+"""The usual cost of a run, by scale."""
 
 
 # Recipes.
@@ -42,49 +42,49 @@ class ModelSettings:
 
     tiny: Mapping[str, Any] = field(default_factory=dict)
     small: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the scales `small` and `long`."""
+    """Options at the scales `small` and `long`."""
     paper: Mapping[str, Any] = field(default_factory=dict)
     lr: float = 1e-3
     batch_size: int = 32
     steps: int = 1000
-    """Steps that take ten minutes of one core."""
+    """Number of steps in ten minutes on one core."""
 
     def also(self, **changes: Any) -> ModelSettings:
-        """The same with further options at some scales, or with another budget."""
+        """Returns a copy with further options at some scales, or with another budget."""
         scales = {name: {**getattr(self, name), **changes.pop(name, {})} for name in ("tiny", "small", "paper")}
         return replace(self, **scales, **changes)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe is for."""
+    """A recipe of a task."""
 
     summary: str
     reproduces: str = ""
     images: str = "mnist-sample"
-    """The image set behind it; at the scale `tiny`, an embedded sample stands in for it."""
+    """Its image set; the scale `tiny` uses an embedded sample instead."""
     task: Any = None
-    """The task's settings, where they are not its defaults."""
+    """The task's settings, if they differ from its defaults."""
     of: Any = field(default=None, repr=False, compare=False)
     """The `TaskDefinition` that it belongs to."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Models that it has settings for; the first is the default."""
+        """Models with settings for this recipe; the first is the default."""
         return tuple(name for name in self.of.settings if name not in self.of.latent_models)
 
     @property
     def latent_models(self) -> tuple[str, ...]:
-        """Models for stores of latents, which take the place of `models` there."""
+        """Models for stores of latents, which replace `models` for these."""
         return self.of.latent_models
 
 
-# What a report shows.
+# Reports.
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the task's table: a metric of a split, with its spread over seeds."""
+    """A column of the task's table: a metric on a split, with its spread over seeds."""
 
     name: str
     split: str
@@ -103,66 +103,66 @@ class Published:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of runs, and what is to be seen on it; curves are always drawn."""
+    """A picture of runs, with its title and caption; training curves are always drawn."""
 
     title: str
     caption: str
     needs: tuple[str, ...]
-    """Arrays that `Task.samples` or `Task.map` keeps: without them there is nothing to draw."""
+    """Arrays of `Task.samples` or `Task.map` that it needs; runs without them are left out."""
     kind: Literal["rows", "classes", "scatter", "map"] = "rows"
     """Rows of pictures; pictures and classes; predicted against true numbers; points coloured by class."""
     file: str = ""
-    """Name of its file beside a table. Defaults to `kind`."""
+    """Name of its file next to a table. Defaults to `kind`."""
     above: Mapping[str, str] = field(default_factory=dict)
-    """For rows: which arrays come first, by the labels of their rows."""
+    """For rows: the arrays that come first, by the labels of their rows."""
     each: str = ""
-    """For rows: the array that each model has its own of."""
+    """For rows: the array that is different for each model."""
     below: Mapping[str, str] = field(default_factory=dict)
     draw: Callable[[Any, Path], None] | None = None
-    """Draws finished runs into a file, in place of `kind`."""
+    """Draws finished runs to a file, instead of `kind`."""
 
 
 @dataclass(frozen=True)
 class TaskDefinition:
     """A task: how it is built, its recipes at each scale, and how its runs are reported.
 
-    A module with a `TASK` of this type is a task: `nf train my_package.my_task/RECIPE` finds it. Our own are the
-    folders of `neuralfunctionals.tasks`, found by their names.
+    A module that defines a `TASK` of this type is a task, which `nf train my_package.my_task/RECIPE` finds. Ours are
+    the folders of `neuralfunctionals.tasks`, found by name.
     """
 
     task: str | type[Any]
     """The `Task` class, or where it is, as `package.module:Class`. It is built as
     `Class(model, **settings, optimizer=..., seed=...)`, with `omega`, `convention` and `source` if it takes them."""
     metric: str = ""
-    """The metric that chooses the best model. Defaults to that of the class."""
+    """The metric that selects the best model. Defaults to that of the class."""
     higher_is_better: bool = False
     config: type[Any] | None = None
-    """Dataclass of its settings. By default, made from the class's arguments."""
+    """Dataclass of its settings. By default, created from the arguments of the class."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    """By the second word of their names."""
+    """Recipes by the second part of their names."""
     settings: Mapping[str, ModelSettings] = field(default_factory=dict)
-    """Models that it has settings for; other models get the defaults."""
+    """Settings by model; other models get the defaults."""
     fields: Callable[[Recipe, str, Scale], Mapping[str, Any]] = lambda recipe, model, scale: {}
-    """Fields of a recipe's run, by model and scale, that are not as `make_run` has them for all tasks."""
+    """Fields of a recipe's run, by model and scale, that differ from the defaults of `make_run`."""
     output: Output = "vector"
     out_channels: Callable[[Any, Any], int] = lambda config, spec: 1
     """`out_channels` of its models, from its settings and the spec of the networks."""
     data: type[DataConfig] | type[ZooConfig] = DataConfig
-    """What it learns from: fitted INRs, or a zoo."""
+    """Its training data: fitted INRs, or a zoo."""
     latent_models: tuple[str, ...] = ()
     cost: Mapping[Scale, str] = field(default_factory=lambda: COST)
     search: Callable[[Run], Space] | None = None
-    """What a sweep tries."""
+    """The search space of a sweep."""
 
     title: str = ""
     question: str = ""
-    """What the task asks, in plain words."""
+    """The question that the task answers, in plain words."""
     metric_name: str = ""
     columns: tuple[Column | Published, ...] = ()
     """Columns of its table. Defaults to the metric on train and test networks."""
     pictures: tuple[Picture, ...] = ()
     baseline: tuple[str, str | Callable[[Mapping[str, Any]], float]] | None = None
-    """The result without any model: its name, and the metric that measures it, or its value from the settings."""
+    """The result without a model: its name, and the metric that measures it, or a function of the settings."""
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"recipes": {name: replace(r, of=self) for name, r in self.recipes.items()}}
@@ -178,7 +178,7 @@ class TaskDefinition:
 
 
 def config_of(task: type[Any]) -> type[Any]:
-    """A dataclass made from a task's own arguments that have defaults, for tasks that do not define one."""
+    """Creates a dataclass from the arguments of a task that have defaults, for tasks that do not define one."""
     hints = get_type_hints(task.__init__)
     not_its_own = {"model", "optimizer", "seed", "omega", "convention", "source"}
     own = [p for p in list(inspect.signature(task).parameters.values()) if p.name not in not_its_own]
@@ -190,7 +190,7 @@ def config_of(task: type[Any]) -> type[Any]:
 
 
 def make_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
-    """The run of a recipe: options and steps by scale, and the fields that the task sets itself."""
+    """The run of a recipe: options and steps by scale, and the fields that the task sets."""
     task = recipe.of
     settings = task.settings.get(model, ModelSettings())
     steps = settings.steps * (12 if scale in ("long", "paper") else 1)
@@ -207,7 +207,7 @@ def make_run(recipe: Recipe, name: str, scale: Scale, model: str) -> Run:
         steps=steps, batch_size=settings.batch_size, val_every=settings.steps // 10, log_every=10, ema_decay=0.999
     )
     data = task.data(images=recipe.images)
-    if scale == "tiny":  # seconds: proves the pipeline, not the model
+    if scale == "tiny":  # takes seconds: tests the pipeline, not the model
         training = TrainingConfig(steps=20, batch_size=8, val_every=10, log_every=5)
         less = {"limit": 64, "fit": "fast"} if task.data is DataConfig else TINY_ZOO
         data = replace(data, images=SAMPLES.get(recipe.images, recipe.images), **less)

@@ -9,10 +9,10 @@ NFT = ModelSettings(
     small={"channels": 32, "num_blocks": 2, "hidden_channels": 64, "num_heads": 4}
     | {"standardize": True, "fourier_scale": 0.3},
 )
-"""What NFTs on sine networks have in common."""
+"""Options of all NFTs on sine networks."""
 NEURON_STATES: dict[str, dict[str, int]] = {
     "tiny": {"neuron_states": 1, "state_channels": 8},
     "small": {"neuron_states": 3, "state_channels": 64, "state_frequencies": 16},
     "paper": {"neuron_states": 4},
 }
-"""What makes an NFT one with neuron states, by scale."""
+"""Further options of an NFT with neuron states, by scale."""

@@ -1,4 +1,4 @@
-"""What all tasks share: a model, its optimiser, a loss and a metric: `Task`."""
+"""The base class of tasks: a model with its optimiser, loss and metric: `Task`."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightS
 
 
 class TrainingDivergedError(UserError):
-    """The loss is no longer finite."""
+    """The loss became NaN or infinite."""
 
 
 class Task(LightningModule):
-    """A model and what it is trained for; abstract.
+    """A model and the task it is trained on; abstract.
 
-    A task says how items of a dataset become a batch (`prepare`), what to minimise (`loss`), and what to report for
-    each network (`score`) and for many (`summarize`).
+    A task defines how items of a dataset become a batch (`prepare`), what to minimise (`loss`), and which numbers to
+    report for each network (`score`) and for many (`summarize`).
 
     Args:
         model: The functional to train.
         optimizer: How to train it.
         seed: Random seed.
-        form: Frequency and convention of the sine networks that the model reads; none for other networks. Networks of
-            another form are converted before the model sees them.
+        form: Frequency and convention of the sine networks that the model takes; None for other networks. Networks of
+            another form are converted first.
     """
 
     metric: ClassVar[str]
-    """The metric that chooses the best model."""
+    """The metric that selects the best model."""
     higher_is_better: ClassVar[bool] = False
     """Whether a larger metric is better."""
     num_samples: ClassVar[int] = 16
     """Maximum number of test networks passed to `samples` after training."""
     needs_images: ClassVar[bool] = False
-    """Whether `prepare` needs images; they are rendered from the networks where a dataset has none."""
+    """Whether `prepare` needs images; if a dataset has none, they are rendered from the networks."""
 
     def __init__(
         self,
@@ -69,72 +69,72 @@ class Task(LightningModule):
 
     @property
     def canonical(self) -> NetworkSymmetry | None:
-        """The symmetry whose canonical form the model reads, if any: training computes it for many networks at once."""
+        """The symmetry under which the model's inputs are canonicalized, if any; in training, in large batches."""
         found = getattr(self.model, "canonical", None)
         return found if isinstance(found, NetworkSymmetry) else None
 
     @abstractmethod
     def prepare(self, items: WeightItems) -> Any:
-        """From items of a dataset to a batch of tensors."""
+        """Converts items of a dataset to a batch of tensors."""
 
     @abstractmethod
     def loss(self, batch: Any) -> Float[Tensor, ""]:
-        """What to minimise."""
+        """The loss to minimise."""
 
     @abstractmethod
     def score(self, batch: Any) -> dict[str, Float[Tensor, "B"]]:
-        """Numbers for each network, from which `summarize` makes the metrics."""
+        """Scores of each network, from which `summarize` computes the metrics."""
 
     def summarize(self, scores: Mapping[str, Float[Tensor, "B"]]) -> dict[str, float]:
-        """The metrics of many networks: means, unless a task needs more."""
+        """The metrics of many networks; by default, the means of the scores."""
         return {name: values.double().mean().item() for name, values in scores.items()}
 
     def samples(self, items: WeightItems) -> dict[str, Tensor]:
-        """Arrays worth a picture, such as what networks show before and after; none unless a task has some."""
+        """Arrays for the pictures of a report, such as pictures before and after an edit; none by default."""
         return {}
 
     def map(self, dataset: WeightDataset) -> dict[str, Tensor]:
-        """Arrays about all test networks that a report draws, such as a map of their latents; none by default."""
+        """Arrays of all test networks for a report, such as a map of their latents; none by default."""
         return {}
 
     def require_spec(self, spec: NetworkSpec, where: object) -> None:
-        """Raises if the model does not read networks of this spec."""
+        """Raises an error if the model cannot take networks of this spec."""
         own = getattr(self.model, "spec", spec)
         remedy = "Train a model on networks like these: nf train ... --data DIR."
         if own != spec:
-            raise UserError(f"The model reads networks {own}, but {where} holds networks {spec}. {remedy}")
+            raise UserError(f"The model takes networks {own}, but {where} has networks {spec}. {remedy}")
         if self.form is not None:
-            # Sine networks of another form are converted.
+            # Sine networks of another form are converted, not refused.
             if can_be_siren(own) and not can_be_siren(spec):
                 raise UserError(
-                    f"The model reads sine networks, but {where} holds networks with the activation "
+                    f"The model takes sine networks, but {where} has networks with the activation "
                     f"{spec.activation}. {remedy}"
                 )
         elif (conflict := spec.find_conflict(own)) is not None:
-            raise UserError(f"The model cannot read what {where} holds: networks that have {conflict}. {remedy}")
+            raise UserError(f"The model cannot take the networks of {where}: they have {conflict}. {remedy}")
 
     def describe(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """Networks as the model reads or writes them, with a spec that tells their form."""
+        """Returns networks of the model, inputs or outputs, with a spec that records their form."""
         return features if self.form is None else self.form.label(features)
 
     def require_data(self, dataset: WeightDataset) -> None:
-        """Raises if the task cannot learn from this dataset: by default, if its networks are of another spec."""
+        """Raises an error if the task cannot train on this dataset; by default, if its networks have another spec."""
         self.require_spec(dataset.spec, dataset.path)
 
     def adapt(self, dataset: WeightDataset) -> WeightDataset:
-        """The dataset as the task reads it: with networks in the model's form, and with images if it needs them.
+        """The dataset as the task needs it: with networks in the model's form, and with images if necessary.
 
         Raises:
-            ValueError: If the task cannot learn from this dataset; see `require_data`.
+            ValueError: If the task cannot train on this dataset; see `require_data`.
         """
         self.require_data(dataset)
         dataset = dataset.with_images() if self.needs_images else dataset
         return dataset if self.form is None else dataset.in_form(self.form)
 
     def form_of(self, modules: Sequence[nn.Module], form: SirenForm | None = None) -> SirenForm | None:
-        """The form of modules that someone hands over: as given, or else with the frequency of a `Siren`.
+        """The form of modules: as given, or else with the frequency of the `Siren`s among them.
 
-        None for others: what their spec does not tell is taken to be the model's own.
+        None for other modules: what their spec does not record is assumed to be as for the model.
         """
         if self.form is None:
             return form
@@ -145,7 +145,7 @@ class Task(LightningModule):
         return form or (replace(self.form, omega=omegas.pop()) if omegas else None)
 
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
-        """Modules, `state_dict`s or features as the model reads them: checked, in its form and on its device.
+        """Converts modules, `state_dict`s or features to inputs of the model: checked, in its form, on its device.
 
         Args:
             networks: The networks.
@@ -156,17 +156,17 @@ class Task(LightningModule):
         if not isinstance(networks, WeightSpaceFeatures):
             modules = [networks] if isinstance(networks, nn.Module) else list(networks)
             networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
-        self.require_spec(networks.spec, "what you gave")
+        self.require_spec(networks.spec, "the input")
         networks.require_finite()
         if self.form is not None and can_be_siren(networks.spec):
             form = form or SirenForm.of(networks.spec, assumed=self.form)
             networks = convert(form.label(networks), self.form)
         return networks.to(self.device)
 
-    # What follows is Lightning's.
+    # Lightning's methods.
 
     def configure_optimizers(self) -> Any:
-        """The optimiser with its schedule, by step."""
+        """The optimiser and its schedule, which is updated every step."""
         make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer.name]
         optimizer = make(
             self.parameters(),
@@ -179,16 +179,16 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Random numbers depend on seed, place in the run and process alone: a continued run draws the same."""
+        """Seeds the random numbers by run, batch and process, so that a resumed run draws the same numbers."""
         torch.manual_seed(mixed_seed(self.seed, self.trainer.fit_loop.total_batch_idx, self.trainer.global_rank))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.loss(batch)
-        # Elsewhere the question would wait for the device at every step.
+        # On other devices, checking every step would synchronize every step.
         if (loss.device.type == "cpu" or batch_idx % 50 == 0) and not torch.isfinite(loss):
             raise TrainingDivergedError(
-                f"The loss became {loss.item()} at step {self.trainer.global_step + 1}. Take a smaller learning rate "
-                f"(now {self.optimizer.lr:g}), a longer warm-up ({self.optimizer.warmup_steps} steps) or clip the "
+                f"The loss became {loss.item()} at step {self.trainer.global_step + 1}. Use a smaller learning rate "
+                f"(now {self.optimizer.lr:g}), a longer warm-up (now {self.optimizer.warmup_steps} steps) or clip the "
                 "gradients (optimizer.clip_norm)."
             )
         self.log("loss", loss.detach(), prog_bar=True, logger=False)
@@ -198,7 +198,7 @@ class Task(LightningModule):
         self._scores.append(self.score(batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Metrics over all processes, the same on each."""
+        """Computes the metrics over all processes; each gets the same values."""
         metrics = self.summarize(_join(self._scores))
         self._scores.clear()
         self.log_dict({f"val/{name}": value for name, value in metrics.items() if name != self.metric})
@@ -206,14 +206,14 @@ class Task(LightningModule):
 
 
 def holds_state_dicts(networks: Any) -> bool:
-    """Whether someone handed over a `state_dict` or a list of these."""
+    """Whether the input is a `state_dict` or a list of these."""
     if isinstance(networks, (list, tuple)):
         return bool(networks) and all(isinstance(part, Mapping) for part in networks)
     return isinstance(networks, Mapping)
 
 
 def form_of_model(model: nn.Module) -> SirenForm | None:
-    """The form of sine networks that a model's spec tells; None if it reads other networks."""
+    """The form of sine networks that a model's spec records; None if the model takes other networks."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, NetworkSpec):
         return SirenForm()
@@ -221,7 +221,7 @@ def form_of_model(model: nn.Module) -> SirenForm | None:
 
 
 def _join(scores: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The numbers of all batches of all processes."""
+    """Concatenates the scores of all batches of all processes."""
     mine = {name: torch.cat([part[name] for part in scores]).cpu() for name in scores[0]} if scores else {}
     if not dist.is_available() or not dist.is_initialized():
         return mine
@@ -233,11 +233,11 @@ def _join(scores: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def evaluate(task: Task, batches: Any) -> dict[str, float]:
-    """The metrics of a task over batches, with its model in evaluation mode.
+    """Computes the metrics of a task over batches, with its model in evaluation mode.
 
     Args:
-        task: The task with a trained model, on the device it shall run on.
-        batches: For instance `EvalBatches(task.adapt(dataset), task.prepare, batch_size=32)`.
+        task: The task with a trained model, on the device to use.
+        batches: For example, `EvalBatches(task.adapt(dataset), task.prepare, batch_size=32)`.
     """
     was_training = task.model.training
     task.model.eval()
@@ -246,5 +246,5 @@ def evaluate(task: Task, batches: Any) -> dict[str, float]:
     finally:
         task.model.train(was_training)
     if not scores:
-        raise UserError("Expected at least one network to evaluate on, but there is none.")
+        raise UserError("Expected at least one network to evaluate on, but there are none.")
     return task.summarize({name: torch.cat([part[name] for part in scores]).cpu() for name in scores[0]})

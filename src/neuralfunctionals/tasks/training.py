@@ -1,4 +1,4 @@
-"""Trains a task into a run directory, on any devices that Lightning knows: `train`."""
+"""Trains a task with Lightning and writes a run directory: `train`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from neuralfunctionals.tasks.task import Task
 
 
 class WholeFiles(TorchCheckpointIO):
-    """Checkpoints written whole or not at all, with a checksum; nothing of them is run when they are read."""
+    """Writes checkpoints atomically, with a checksum; loading one never runs code in it."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         data = io.BytesIO()
@@ -45,18 +45,18 @@ class WholeFiles(TorchCheckpointIO):
         try:
             found = torch.load(path, map_location=map_location or "cpu", weights_only=True)
             if not isinstance(found, dict) or "state_dict" not in found:
-                raise UserError("it holds no state_dict")
+                raise UserError("it has no state_dict")
             return found
-        except Exception as error:  # whatever torch says about bytes that are no checkpoint
+        except Exception as error:  # torch may raise anything for a file that is not a checkpoint
             reason = str(error).strip().partition("\n")[0][:200]
-            raise UserError(f"{path} is damaged or no checkpoint: {reason}. {REMEDY}") from error
+            raise UserError(f"{path} is damaged or not a checkpoint: {reason}. {REMEDY}") from error
 
 
 class StepReport(Callback):
-    """Reports the number of steps done and in all, on a bar also the loss and the metric.
+    """Reports the number of steps done and in total; a bar also shows the loss and the metric.
 
     Args:
-        progress: The bar, or what to call.
+        progress: The bar, or a function to call.
     """
 
     def __init__(self, progress: Progress | Callable[[int, int], None]) -> None:
@@ -89,20 +89,20 @@ def train(
     *,
     progress: bool | Callable[[int, int], None] = True,
 ) -> Trainer:
-    """Trains on the dataset's training split, validates on its validation split, and continues what was begun.
+    """Trains on the training split and validates on the validation split; resumes an interrupted run.
 
-    The directory gets `metrics.csv` (the curve), `tensorboard/`, `checkpoints/last.ckpt` (everything needed to
-    continue) and `checkpoints/best.ckpt` (the best validation). In the end the task's model holds the best parameters.
+    The directory gets `metrics.csv` (the training curve), `tensorboard/`, `checkpoints/last.ckpt` (everything needed to
+    resume) and `checkpoints/best.ckpt` (the best by validation). Finally, the task's model has the best parameters.
 
-    An epoch of Lightning is here the stretch between two validations: checkpoints are written after it, so that a run
-    killed anywhere is continued from there and equals one that was not.
+    An epoch of Lightning is the interval between two validations: a checkpoint is written after each, so that a killed
+    run can be resumed from there, with the same result as without interruption.
 
     Args:
         task: What to train.
         dataset: Networks with splits.
         out: The run directory.
-        config: How long and on what to train.
-        progress: Whether to show a progress bar, on standard error; or what to call with the steps done and in all.
+        config: How long to train, and on which devices.
+        progress: Whether to show a progress bar on standard error; or a function of the steps done and in total.
     """
     config, run = config or TrainingConfig(), RunDirectory(out)
     dataset = task.adapt(dataset)
@@ -126,7 +126,7 @@ def train(
     shown = Progress("steps")
     if progress:
         callbacks.append(StepReport(shown if progress is True else progress))
-    # Last: its checkpoint holds what the others know after the validation.
+    # Last, so that its checkpoint includes the state of the other callbacks after the validation.
     callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
 
     with _quiet(), shown:
@@ -144,9 +144,9 @@ def train(
             plugins=[WholeFiles()],
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=False,  # ours has the steps of the whole run
+            enable_progress_bar=False,  # ours counts the steps of the whole run
             num_sanity_val_steps=0,
-            log_every_n_steps=config.steps,  # the curve logs
+            log_every_n_steps=config.steps,  # `Curves` logs instead
         )
         share = (trainer.global_rank, trainer.world_size)
         batches = TrainBatches(
@@ -168,7 +168,7 @@ def train(
             require_intact(kept, REMEDY)
         try:
             trainer.fit(task, batches, validation, ckpt_path=last if last.exists() else None, weights_only=True)
-        except SystemExit as stopped:  # how Lightning leaves after Ctrl-C
+        except SystemExit as stopped:  # raised by Lightning after Ctrl-C
             raise KeyboardInterrupt from stopped
     state = WholeFiles().load_checkpoint(kept)["state_dict"]
     task.load_state_dict(state)
@@ -176,14 +176,14 @@ def train(
 
 
 def _average(mean: Tensor, new: Tensor, count: Tensor, *, decay: float) -> Tensor:
-    """The next running mean of a parameter or buffer; it forgets the first, random parameters quickly."""
+    """The next moving average of a parameter or buffer; it forgets the initial parameters quickly."""
     decay = min(decay, (1 + int(count)) / (10 + int(count)))
     return decay * mean + (1 - decay) * new
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps what Lightning says about itself away from the user."""
+    """Silences the messages and warnings of Lightning."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

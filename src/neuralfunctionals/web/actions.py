@@ -1,4 +1,4 @@
-"""How the page's actions run: `guarded`, `OPTIONS`; and the scripts that call them: `script`."""
+"""The page's actions and scripts: `guarded`, `OPTIONS`, `script`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# One action at a time: more would only slow each other down.
+# One action at a time, because parallel ones would slow each other down.
 OPTIONS: dict[str, Any] = {"concurrency_id": "actions", "concurrency_limit": 1, "show_progress": "minimal"}
-"""For every event of the page."""
+"""Options of every event of the page."""
 
 
 def guarded(action: Callable[..., Any]) -> Callable[..., Any]:
-    """Says on the page what is wrong; what nobody foresaw goes to the log, and the page says so."""
+    """Shows errors of an action on the page; unexpected ones are logged, and the page only says that it failed."""
     import gradio as gr
 
     def run(*inputs: Any) -> Any:
@@ -29,11 +29,11 @@ def guarded(action: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def script(name: str, max_bytes: int) -> str:
-    """One of the page's own scripts, behind the functions that all share.
+    """One of the page's scripts, after the functions that they share.
 
     Args:
         name: Its file.
-        max_bytes: The largest file that it sends.
+        max_bytes: Maximum size of a file that it sends.
     """
     shared, own = (Path(__file__).with_name(file).read_text() for file in ("files.js", name))
     return shared + own.replace("MAX_BYTES", str(max_bytes))

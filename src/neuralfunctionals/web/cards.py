@@ -1,4 +1,4 @@
-"""What the cards of the first tab show, as HTML: `network_card`, `edit_card`, `reading_card`, `changes_card`."""
+"""The cards of the first tab, as HTML: `network_card`, `edit_card`, `reading_card`, `changes_card`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralfunctionals.web.pictures import grey_url, signed_url
 # Axes: H rows, W columns, K classes.
 
 EDIT_WORDS = {"dilate": "thicker", "erode": "thinner", "gradient": "outlines"}
-"""What people see instead of the names of the edits."""
+"""Display names of the edits."""
 _STEP_WORDS = {**EDIT_WORDS, "shuffle": "neurons shuffled", "flip": "signs flipped"}
 _COLUMNS = {
     (1, "weight"): "layer 1",
@@ -26,24 +26,24 @@ _COLUMNS = {
 
 
 def figure(url: str, caption: str, kind: str = "", alt: str = "") -> str:
-    """A picture with words below."""
+    """A picture with a caption below."""
     image = f'<img src="{url}" alt="{escape(alt or caption)}">'
     return f'<figure class="nf-figure {kind}">{image}<figcaption>{escape(caption)}</figcaption></figure>'
 
 
 def pair(before: str, after: str, *more: str, identity: str = "") -> str:
-    """Two figures with an arrow between them, and perhaps more beside them."""
+    """Two figures with an arrow between them, and optionally more after them."""
     attribute = f' id="{identity}"' if identity else ""
     return f'<div class="nf-pair"{attribute}>{before}<span class="nf-arrow">→</span>{after}{"".join(more)}</div>'
 
 
 def empty_card(text: str) -> str:
-    """What stands where there is nothing yet."""
+    """A placeholder for a card without content."""
     return f'<div class="nf-empty">{escape(text)}</div>'
 
 
 def message(text: str) -> str:
-    """Something the user should know."""
+    """A message to the user."""
     return f'<div class="nf-message" role="alert">{escape(text)}</div>' if text else ""
 
 
@@ -53,7 +53,7 @@ def title(number: int, text: str, subtitle: str) -> str:
 
 
 def network_card(exhibit: Exhibit) -> str:
-    """How the network was fitted, and its weights as they are."""
+    """The fit of the network, and its current weights."""
     history = f"<span id='nf-history'>{_history(exhibit)}</span>"
     return (
         (_own_network(exhibit) if exhibit.digit is None else _film(exhibit, exhibit.digit))
@@ -66,7 +66,7 @@ def network_card(exhibit: Exhibit) -> str:
 def _film(exhibit: Exhibit, digit: UInt8[np.ndarray, "H W"]) -> str:
     film = "".join(
         figure(
-            grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"what the network shows at step {frame.steps}"
+            grey_url(frame.image), f"step {frame.steps}", "nf-frame", f"picture of the network at step {frame.steps}"
         )
         for frame in exhibit.film
     )
@@ -74,13 +74,13 @@ def _film(exhibit: Exhibit, digit: UInt8[np.ndarray, "H W"]) -> str:
     return (
         f'<div class="nf-film">{film}<span class="nf-equals">≈</span>{target}</div>'
         f"<p class='nf-text'>This network has {SPEC.num_entries:,} numbers. It has learned one thing: how bright each "
-        f"point of your digit is. It shows the digit with a PSNR of <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b>; at "
-        "40 dB you cannot see the difference. From here on, <b>these numbers are the picture</b>:</p>"
+        f"point of your digit is. It reproduces the digit with a PSNR of <b id='nf-psnr'>{exhibit.psnr_db:.1f} dB</b>; "
+        "at 40 dB you cannot see the difference. From here on, <b>these numbers are the picture</b>:</p>"
     )
 
 
 def _own_network(exhibit: Exhibit) -> str:
-    shown = figure(grey_url(_first_image(exhibit)), "what it shows", "nf-own", "what your network shows")
+    shown = figure(grey_url(_first_image(exhibit)), "its picture", "nf-own", "picture of your network")
     return (
         f"<div class='nf-given'>{shown}<p class='nf-text'>This is <b id='nf-given'>your network</b>, and the picture "
         "that it shows. If you see only noise, its frequency or convention is probably different: change the two "
@@ -108,7 +108,7 @@ def _weights(exhibit: Exhibit) -> str:
 
 
 def _weight_picture(exhibit: Exhibit, layer: int, kind: str) -> tuple[str, int]:
-    """One group of numbers, neurons of the hidden layers downwards; its colours are those of the fitted network."""
+    """A picture of one weight matrix or bias, one row per hidden neuron, in the colour scale of the fitted network."""
     now, fitted = (
         (n.weights if kind == "weight" else n.biases)[layer - 1][0, ..., 0] for n in (exhibit.network, exhibit.fitted)
     )
@@ -117,8 +117,8 @@ def _weight_picture(exhibit: Exhibit, layer: int, kind: str) -> tuple[str, int]:
 
 
 def edit_card(exhibit: Exhibit) -> str:
-    """Before and after the edits."""
-    now = figure(grey_url(exhibit.image), _now(exhibit), alt="what the network shows now")
+    """The picture before and after the edits."""
+    now = figure(grey_url(exhibit.image), _now(exhibit), alt="current picture of the network")
     fitted = figure(grey_url(_first_image(exhibit)), "as given" if exhibit.digit is None else "as fitted")
     change = float((exhibit.network.tensor - exhibit.fitted.tensor).abs().mean())
     scale = float(exhibit.fitted.tensor.abs().mean())
@@ -127,7 +127,7 @@ def edit_card(exhibit: Exhibit) -> str:
     text = (
         f"The editor saw only the numbers. It changed them by {change / scale:.0%} on average."
         if edited and not symmetric
-        else "An editor sees only the numbers and answers with new ones."
+        else "An editor sees only the numbers and returns new ones."
     )
     return f'{pair(fitted, now, identity="nf-image")}<p class="nf-note">{text}</p>'
 
@@ -138,7 +138,7 @@ def _now(exhibit: Exhibit) -> str:
 
 
 def reading_card(exhibit: Exhibit) -> str:
-    """Class and latent array, from the weights alone."""
+    """The class and the latent array, predicted from the weights."""
     reading = exhibit.reading
     assert reading is not None
     best = int(reading.probabilities.argmax())
@@ -183,7 +183,7 @@ def article(number: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A probability that never claims to be certain.
+    """Formats a probability, but never as 0% or 100%.
 
     Example:
         >>> percent(0.9996), percent(0.97), percent(0.001)
@@ -193,7 +193,7 @@ def percent(share: float) -> str:
 
 
 def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
-    """What a symmetry changed, and what not."""
+    """What a symmetry changed, and what stayed the same."""
     rows = [
         ("weights", f"{changes.weights:.2f}", "scrambled" if changes.weights > 1e-3 else "unchanged", "weights"),
         _row("picture", "grey levels", changes.image * 127.5, changes.image < 1 / 255, "image"),
@@ -205,11 +205,11 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
         for what, number, verdict, name in rows
     )
     old, new = (_weight_picture(exhibit, 2, "weight")[0] for exhibit in (before, after))
-    still = figure(grey_url(after.image), "still shows", alt="what the network shows after")
+    still = figure(grey_url(after.image), "still shows", alt="picture of the network after")
     verdict = (
-        "The numbers are different, but it is the same network: no answer changed."
+        "The numbers are different, but it is the same function: no prediction changed."
         if changes.same_answers
-        else "One of the models gave a different answer: it was not built or trained for this symmetry."
+        else "One of the predictions changed: its model was not built or trained for this symmetry."
     )
     return (
         f'{pair(figure(old, "before"), figure(new, "after"), still)}<table class="nf-changes">'
@@ -219,6 +219,6 @@ def changes_card(before: Exhibit, after: Exhibit, changes: Changes) -> str:
 
 
 def _row(what: str, unit: str, value: float, same: bool, name: str) -> tuple[str, str, str, str]:
-    """Small changes are rounding of 32-bit numbers: shown, not hidden."""
+    """A row of the table; small changes come from 32-bit rounding and are shown too."""
     number = np.format_float_positional(value, precision=1 if value < 0.1 else 3, fractional=False, trim="-")
     return what, f"{number} {unit}", "unchanged" if same else "changed", name

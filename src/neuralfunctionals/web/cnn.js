@@ -1,4 +1,4 @@
-// The classifiers of the second tab: `sample:3`, or a visitor's own as a data URL.
+// The classifiers of the second tab: `sample:3`, or a visitor's file as a data URL.
 const warning = element.querySelector(".nf-warning");
 const buttons = [...element.querySelectorAll("[data-sample]")];
 let source = "";

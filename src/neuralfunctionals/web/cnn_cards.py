@@ -1,4 +1,4 @@
-"""What the cards of the second tab show, as HTML: `weights_card`, `prediction_card`, `shuffle_card`."""
+"""The cards of the second tab, as HTML: `weights_card`, `prediction_card`, `shuffle_card`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _limit(values: Tensor) -> float:
 
 
 def weights_card(cnn: Cnn) -> str:
-    """All that the predictor sees."""
+    """The weights, which are all that the predictor sees."""
     parts = [figure(first_filters(cnn), "layer 1: 16 filters", "nf-filters", "filters of layer 1")]
     for layer in (1, 2):
         filters = _filters(cnn, layer)
@@ -38,7 +38,7 @@ def weights_card(cnn: Cnn) -> str:
     parts.append(figure(signed_url(dense, _limit(dense)), "output: 10 classes", "nf-filters nf-dense", "output layer"))
     return (
         f'<p class="nf-text">These are the {CNN_SPEC.num_entries:,} numbers of <b id="nf-cnn-name">{cnn.name}</b>. The '
-        "model sees them and nothing else: it does not run the network, and it sees no image.</p>"
+        "model sees only these: it does not run the network, and it sees no image.</p>"
         f'<div class="nf-layers" id="nf-cnn-weights">{"".join(parts)}</div>'
         '<p class="nf-note">Each small square is a filter of 3 by 3 numbers: blue is negative, orange is positive. '
         "Biases are not shown.</p>"
@@ -46,18 +46,18 @@ def weights_card(cnn: Cnn) -> str:
 
 
 def prediction_card(cnn: Cnn) -> str:
-    """How many test images it will get right, and how many it does."""
+    """The predicted accuracy, and the measured one if it is known."""
     assert cnn.predicted is not None
     if cnn.measured is None:
         verdict = (
-            "Its true accuracy is not known here. The model learned from classifiers of Fashion-MNIST: for networks "
-            "trained on anything else, the number means little."
+            "Its true accuracy is not known here. The model was trained on classifiers of Fashion-MNIST: for networks "
+            "trained on anything else, its prediction means little."
         )
     else:
         points = round(100 * abs(cnn.predicted - cnn.measured))
         off = "exactly right, to the percent" if points == 0 else f"off by {points} point{'s' if points > 1 else ''}"
         verdict = (
-            f'In fact it gets <b id="nf-measured">{cnn.measured:.0%}</b> of 300 test images right: the model is {off}.'
+            f'In fact, it gets <b id="nf-measured">{cnn.measured:.0%}</b> of 300 test images right: the model is {off}.'
         )
     return (
         f'<p class="nf-answer">The model predicts <b class="nf-class" id="nf-predicted">{percent(cnn.predicted)}</b> '
@@ -73,7 +73,7 @@ def _grade(accuracy: float) -> str:
 
 
 def _scale(cnn: Cnn) -> str:
-    """Predicted and measured on one line from 0 to 100%."""
+    """Predicted and measured accuracy on a scale from 0 to 100%."""
     assert cnn.predicted is not None
     truth = "" if cnn.measured is None else f'<b style="--at:{cnn.measured:.4f}"><span>measured</span></b>'
     return (
@@ -84,7 +84,7 @@ def _scale(cnn: Cnn) -> str:
 
 
 def shuffle_card(before: Cnn, after: Cnn) -> str:
-    """What a shuffle changed, and what not."""
+    """What a shuffle changed, and what stayed the same."""
     assert before.predicted is not None
     assert after.predicted is not None
     change = 100 * abs(after.predicted - before.predicted)
@@ -95,7 +95,7 @@ def shuffle_card(before: Cnn, after: Cnn) -> str:
     verdict = (
         "The filters changed places in every layer, and the prediction stayed the same."
         if same
-        else "The prediction changed: this model was not built for the symmetry."
+        else "The prediction changed: this model was not built for this symmetry."
     )
     return (
         f'{pair(old, new)}<p class="nf-text" id="nf-cnn-verdict">{verdict} It moved by '

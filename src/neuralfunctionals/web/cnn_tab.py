@@ -1,4 +1,4 @@
-"""The second tab of the page: how accurate an image classifier is, predicted from its weights: `build`."""
+"""The second tab of the page: predicts the accuracy of an image classifier from its weights: `build`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from neuralfunctionals.web.exhibit import Models
 from neuralfunctionals.web.uploads import MAX_NETWORK_BYTES
 
 _INTRO = (
-    "<p>How good is a classifier? Usually you test it on images. Here a trained model predicts it <b>from the "
-    f"{CNN_SPEC.num_entries:,} weights alone</b>. The classifiers are small convolutional networks that sort "
+    "<p>How good is a classifier? Usually you test it on images. Here a trained model predicts its accuracy <b>from "
+    f"the {CNN_SPEC.num_entries:,} weights alone</b>. The classifiers are small convolutional networks that sort "
     "pictures of clothes into ten classes. Some were trained well, some badly, and some learned nothing at all.</p>"
 )
 
 
 def build(models: Models) -> None:
-    """Puts the tab into the open `gradio.Blocks`."""
+    """Adds the tab to the open `gradio.Blocks`."""
     import gradio as gr
 
     def open_cnn(source: str, cnn: Cnn | None) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What the second tab of the page can do, without the page: `Cnn`, an image classifier and its predicted accuracy."""
+"""The functions of the second tab, without the page: `Cnn`, an image classifier and its predicted accuracy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLES_FILE = Path(__file__).with_name("cnn_samples.safetensors")
 
 @dataclass(frozen=True, eq=False)
 class Cnn:
-    """An image classifier, and what the predictor says about it.
+    """An image classifier and its predicted accuracy.
 
     Example:
         >>> cnn = samples()[0].read(shipped_predictor())
@@ -35,13 +35,13 @@ class Cnn:
     network: WeightSpaceFeatures
     name: str
     measured: float | None = None
-    """The part of the test images that it gets right; not known of a visitor's own network."""
+    """Its measured test accuracy; None for a visitor's network."""
     predicted: float | None = None
-    """What the predictor says, once it was asked."""
+    """Its predicted accuracy, after `read`."""
 
     @classmethod
     def from_source(cls, source: str) -> Cnn:
-        """What the page sends: `sample:3`, or a file as a data URL."""
+        """Opens what the page sends: `sample:3`, or a file as a data URL."""
         kind, _, rest = source.partition(":")
         if kind != "sample":
             content = decode_url(source, "network", max_bytes=MAX_NETWORK_BYTES)
@@ -51,11 +51,11 @@ class Cnn:
         return samples()[int(rest)]
 
     def read(self, predictor: GeneralizationTask) -> Cnn:
-        """The same, with what the predictor says."""
+        """Returns a copy with its predicted accuracy."""
         return self if self.predicted is not None else replace(self, predicted=float(predictor.predict(self.network)))
 
     def shuffled(self, *, seed: int) -> Cnn:
-        """Its hidden neurons in another order: the same function, and still to be read."""
+        """Returns a copy with its hidden neurons in another order: the same function, without a prediction yet."""
         permutation = NeuronPermutation.random(CNN_SPEC, "HNP", torch.Generator().manual_seed(seed))
         return replace(self, network=permutation(self.network), predicted=None)
 
@@ -72,5 +72,5 @@ def samples() -> tuple[Cnn, ...]:
 
 
 def shipped_predictor() -> GeneralizationTask:
-    """The shipped model that predicts how accurate CNNs are."""
+    """The shipped model that predicts the accuracy of CNNs."""
     return GeneralizationTask(from_pretrained("cnn-accuracy"))

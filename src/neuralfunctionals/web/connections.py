@@ -1,4 +1,4 @@
-"""Connections that send nothing are closed: `bounded_protocol`, `raise_file_limit`."""
+"""Limits on idle connections: `bounded_protocol`, `raise_file_limit`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0
-"""Time in which the head of a request must have arrived."""
+"""Maximum time to receive the headers of a request."""
 MAX_WAITING = 512
-"""Connections that have not sent a request yet; of more, the oldest is closed."""
+"""Maximum number of connections without a request; beyond it, the oldest is closed."""
 
 
 def bounded_protocol(
     *, header_seconds: float = HEADER_SECONDS, max_waiting: int = MAX_WAITING
 ) -> type[asyncio.Protocol]:
-    """A protocol for one server, that does not wait for ever for requests.
+    """Creates a protocol for one server that does not wait forever for requests.
 
     Args:
-        header_seconds: Time in which the head of a request must have arrived.
-        max_waiting: Connections that may wait at the same time.
+        header_seconds: Maximum time to receive the headers of a request.
+        max_waiting: Maximum number of connections without a request.
     """
-    waiting: dict[Any, asyncio.TimerHandle] = {}  # in the order in which they came
+    waiting: dict[Any, asyncio.TimerHandle] = {}  # oldest first
 
     class BoundedProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
@@ -40,7 +40,7 @@ def bounded_protocol(
         def _update_waiting(self) -> None:
             if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
                 self._stop_waiting()
-            elif self not in waiting:  # what trickles in does not buy more time
+            elif self not in waiting:  # partial data does not extend the time
                 waiting[self] = self.loop.call_later(header_seconds, self._give_up)
                 if len(waiting) > max_waiting:
                     next(iter(waiting))._give_up()
@@ -58,7 +58,7 @@ def bounded_protocol(
 
 
 def raise_file_limit(wanted: int = 8192) -> int:
-    """Lets this process open as many files and connections as it may; returns how many."""
+    """Raises the limit of open files and connections of this process, up to `wanted`; returns the new limit."""
     try:
         import resource
     except ImportError:  # not on Windows

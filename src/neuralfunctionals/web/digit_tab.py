@@ -1,4 +1,4 @@
-"""The first tab of the page: a digit, or a network of one's own, is shown, read, edited and scrambled: `build`."""
+"""The first tab of the page: turns a digit into a network, classifies, edits and shuffles it: `build`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from neuralfunctionals.web.pictures import grey_url
 from neuralfunctionals.web.uploads import MAX_BYTES, MAX_NETWORK_BYTES
 
 _INTRO = (
-    "<p>A picture can be stored as a tiny neural network: ask it about a point, and it answers how bright the picture "
-    f"is there. The picture is then nothing but <b>{SPEC.num_entries:,} numbers</b>, the network's weights. This page "
-    "turns your digit into such numbers and hands them to other networks. These <b>never see a pixel</b>: they read "
-    "and change the numbers.</p>"
+    "<p>A picture can be stored as a tiny neural network, which maps each point to the brightness of the picture "
+    f"there. The picture is then just <b>{SPEC.num_entries:,} numbers</b>, the network's weights. This page "
+    "turns your digit into such numbers and passes them to other networks. These <b>never see a pixel</b>: they only "
+    "read and change the numbers.</p>"
 )
 _CONVENTION_LABELS = {"paper": "row first, ±1", "dws": "column first, ±0.5"}
 _SCRAMBLE = (
-    "<p class='nf-note'>The neurons of a layer have no order: swap two of them, and the network computes the same. The "
-    "signs of a sine neuron can be flipped, too. Networks that read weights should not be fooled by this.</p>"
+    "<p class='nf-note'>The neurons of a layer have no order: swap two of them, and the network computes the same "
+    "function. The signs of a sine neuron can be flipped, too. Models that take weights should not depend on this.</p>"
 )
 
 
 def build(models: Models) -> None:
-    """Puts the tab into the open `gradio.Blocks`."""
+    """Adds the tab to the open `gradio.Blocks`."""
     import gradio as gr
 
     def fit(source: str, exhibit: Exhibit | None) -> tuple[Any, ...]:
@@ -44,7 +44,7 @@ def build(models: Models) -> None:
         return cards.network_card(exhibit), cards.edit_card(exhibit)
 
     def read(exhibit: Exhibit | None) -> tuple[Any, ...]:
-        if exhibit is None:  # what came before had an error
+        if exhibit is None:  # the previous action failed
             return gr.skip(), gr.skip()
         exhibit = exhibit.read(models)
         return exhibit, cards.reading_card(exhibit)
@@ -66,11 +66,11 @@ def build(models: Models) -> None:
         return run
 
     def button(label: str, name: str) -> Any:
-        """One that waits for a network."""
+        """A button that is disabled until there is a network."""
         return gr.Button(label, interactive=False, elem_id=f"nf-{name}", min_width=70)
 
     waiting = cards.empty_card("Reading the weights …")
-    empty_changes = cards.empty_card("Press a button: the numbers of your network change. Does anything else?")
+    empty_changes = cards.empty_card("Press a button: the numbers of your network change. Does anything else change?")
 
     state = gr.State(None)
     source = gr.Textbox(visible=False)
@@ -88,7 +88,7 @@ def build(models: Models) -> None:
     with gr.Row(elem_classes="nf-row", equal_height=True):
         with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
             gr.HTML(cards.title(3, "Read the numbers", "which digit is it?"))
-            reading = gr.HTML(cards.empty_card("A trained network will read the digit from the weights."))
+            reading = gr.HTML(cards.empty_card("A trained model will classify the digit from the weights."))
         with gr.Column(elem_classes="nf-card", scale=1, min_width=300):
             gr.HTML(cards.title(4, "Edit the numbers", "and the picture changes"))
             with gr.Row(elem_classes="nf-buttons"):

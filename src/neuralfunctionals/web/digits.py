@@ -1,4 +1,4 @@
-"""From whatever people draw or upload to a digit as MNIST has them: `read_source`, `read_picture`, `center_digit`."""
+"""Converts drawings and uploads to digits like those of MNIST: `read_source`, `read_picture`, `center_digit`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from neuralfunctionals.web.uploads import MAX_BYTES, decode_url
 
 SIZE = 28
 MAX_PIXELS = 16_000_000
-"""Largest picture that is decoded."""
+"""Maximum number of pixels of a picture."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-_BOX = 20  # MNIST digits fill a square of this size, before they are moved to their centre of mass
+_BOX = 20  # MNIST digits fill a square of this size, before they are centred by their centre of mass
 
 
 @functools.cache
 def samples() -> UInt8[np.ndarray, "10 28 28"]:
-    """One embedded digit of each class, of the test split."""
+    """One embedded digit of each class, from the test split."""
     images = open_images("mnist-sample")
     tests = np.flatnonzero(images.splits == 2)
     chosen = np.array([tests[images.labels[tests] == label][3] for label in range(10)])
@@ -33,9 +33,9 @@ def samples() -> UInt8[np.ndarray, "10 28 28"]:
 
 
 def read_source(source: str) -> UInt8[np.ndarray, "28 28"]:
-    """The digit behind what the page sends: `sample:3`, or a file as a data URL.
+    """Reads the digit that the page sends: `sample:3`, or a file as a data URL.
 
-    Names, endings and types that came along are not looked at: the bytes say what they are.
+    The format is detected from the bytes; the name and type that came with them are ignored.
     """
     if not source:
         raise UserError("There is nothing to read yet. Draw a digit, pick a sample or upload a picture.")
@@ -48,7 +48,7 @@ def read_source(source: str) -> UInt8[np.ndarray, "28 28"]:
 
 
 def read_picture(content: bytes) -> Float[np.ndarray, "H W"]:
-    """The grey values of a PNG, JPEG, WebP, GIF or BMP in [0, 1]; size and kind are checked before it is decoded."""
+    """Reads a PNG, JPEG, WebP, GIF or BMP as grey values in [0, 1]; checks size and format before decoding."""
     from PIL import Image, ImageOps
 
     if not content:
@@ -56,12 +56,12 @@ def read_picture(content: bytes) -> Float[np.ndarray, "H W"]:
     if len(content) > MAX_BYTES:
         raise UserError(f"The file is too large: expected at most {MAX_BYTES // 2**20} MB. Upload a smaller one.")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about sizes, which are refused below
+        warnings.simplefilter("ignore")  # about sizes, which are checked below
         try:
             image = Image.open(io.BytesIO(content), formats=_FORMATS)
         except Image.DecompressionBombError as error:
             raise UserError(_too_many_pixels("far") + " Upload a smaller one.") from error
-        except Exception as error:  # whatever a decoder says about bytes that are no picture
+        except Exception as error:  # a decoder may raise anything for bytes that are not a picture
             raise UserError("This is not a picture that can be read: expected PNG, JPEG, WebP, GIF or BMP.") from error
         width, height = image.size
         if width * height > MAX_PIXELS:
@@ -75,7 +75,7 @@ def read_picture(content: bytes) -> Float[np.ndarray, "H W"]:
             image = ImageOps.exif_transpose(image)
             image.thumbnail((512, 512))
             return _grey(np.asarray(image.convert("RGBA"), dtype=np.float32) / 255)
-        except Exception as error:  # whatever a decoder says about a file that is cut off or damaged
+        except Exception as error:  # a decoder may raise anything for a truncated or damaged file
             raise UserError("The picture is damaged or cut off. Upload another one.") from error
 
 
@@ -84,21 +84,21 @@ def _too_many_pixels(found: str) -> str:
 
 
 def _grey(colours: Float[np.ndarray, "H W 4"]) -> Float[np.ndarray, "H W"]:
-    """On a background that shows what is opaque: black behind light colours, white behind dark ones."""
+    """Grey values on a background that makes opaque parts visible: black for light colours, white for dark ones."""
     grey, alpha = colours[..., :3] @ np.array([0.299, 0.587, 0.114], np.float32), colours[..., 3]
     mean = (grey * alpha).sum() / max(float(alpha.sum()), 1.0)
     return grey * alpha + (1 - alpha) * (0.0 if mean > 0.5 else 1.0)
 
 
 def center_digit(grey: Float[np.ndarray, "H W"]) -> UInt8[np.ndarray, "28 28"]:
-    """Light on dark, 20 pixels long, its centre of mass in the middle of 28x28: what was done to MNIST."""
+    """Normalizes a digit as in MNIST: light on dark, 20 pixels long, its centre of mass in the middle of 28x28."""
     edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
     background = float(np.median(edge))
     ink = grey - background if background < 0.5 else background - grey
     peak = float(np.quantile(ink, 0.999))
     if peak < 0.1:
         raise UserError("The picture is blank: expected strokes that stand out from their background.")
-    # Of a photograph, paper and shadows stay below a third of the strokes.
+    # In a photograph, paper and shadows stay below a third of the strokes' brightness.
     floor = 0.35 if float(edge.std()) > 0.01 else 0.0
     ink = np.clip((ink / peak - floor) / (1 - floor), 0, 1).astype(np.float32)
     rows, columns = np.flatnonzero(ink.max(1) > 0.1), np.flatnonzero(ink.max(0) > 0.1)

@@ -1,4 +1,4 @@
-"""What the first tab of the page can do, without the page: `Exhibit`, a network, and what `Models` make of it."""
+"""The functions of the first tab, without the page: `Exhibit`, a network and the results of `Models` on it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from neuralfunctionals.weight_space import NetworkSpec, NeuronPermutation, SineS
 OMEGA = 30.0
 FORM = SirenForm(OMEGA)
 SPEC = NetworkSpec.mlp([2, 32, 32, 1])
-"""The networks of the page."""
+"""The spec of the page's networks."""
 FILM_DB = (12.0, 16.0, 22.0, 30.0)
-"""Qualities at which the film of a fit has a picture."""
+"""PSNR values at which a frame of the fit is recorded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Trained tasks of the page."""
+    """The trained tasks of the page."""
 
     editors: Mapping[str, EditTask]
-    """By the name of their edit."""
+    """Editors by the name of their edit."""
     classifier: ClassifyTask
-    """Of weights or latents."""
+    """Classifier of weights or latents."""
     autoencoder: ReconstructTask
     predictor: GeneralizationTask = field(default_factory=shipped_predictor)
-    """Of the accuracy of CNNs; defaults to the shipped one."""
+    """Predictor of the accuracy of CNNs. Defaults to the shipped one."""
 
     def __post_init__(self) -> None:
         readers = [*self.editors.values(), self.autoencoder]
@@ -52,7 +52,7 @@ class Models:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A picture of the film: what the network showed after so many steps."""
+    """A frame of the fit: the picture of the network after a number of steps."""
 
     steps: int
     image: Float[Tensor, "H W"]
@@ -60,7 +60,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """All that can be read from a network's weights."""
+    """Everything that the models predict from a network's weights."""
 
     image: Float[Tensor, "H W"]
     probabilities: Float[Tensor, "K"]
@@ -72,7 +72,7 @@ class Reading:
 class Changes:
     """The largest changes between two networks: of a weight, a pixel, a probability, a latent.
 
-    Weights and pixels lie about in [-1, 1]; the change of the latents is relative to their largest value.
+    Weights and pixels are roughly in [-1, 1]; the change of the latents is relative to their largest value.
     """
 
     weights: float
@@ -82,13 +82,13 @@ class Changes:
 
     @property
     def same_answers(self) -> bool:
-        """Whether all but the weights stayed the same: less than half a grey level, and a thousandth of the others."""
+        """Whether everything but the weights stayed the same, to half a grey level and a thousandth of the others."""
         return self.image < 1 / 255 and self.probabilities < 1e-3 and self.latents < 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """A network that shows a digit, fitted here or a visitor's own, and what became of it.
+    """A network that shows a digit, fitted here or given by a visitor, and the changes made to it.
 
     Example:
         >>> import numpy as np
@@ -99,29 +99,29 @@ class Exhibit:
     """
 
     fitted: WeightSpaceFeatures
-    """The network as it was fitted, or as the visitor gave it."""
+    """The original network, as fitted or as given by the visitor."""
     network: WeightSpaceFeatures
-    """The network as it is."""
+    """The current network."""
     digit: UInt8[np.ndarray, "H W"] | None = None
-    """What it was fitted to; not known of a visitor's own network."""
+    """The digit it was fitted to; None for a visitor's network."""
     psnr_db: float | None = None
-    """How well the fitted network shows the digit."""
+    """PSNR of the fitted network."""
     film: tuple[Frame, ...] = ()
-    """Its training."""
+    """Frames of the fit."""
     steps: tuple[str, ...] = ()
-    """What was done since: names of edits, `shuffle`, `flip`."""
+    """The changes since then: names of edits, `shuffle`, `flip`."""
     reading: Reading | None = None
-    """What the models read from the network as it is, once they were asked."""
+    """The predictions for the current network, after `read`."""
 
     @classmethod
     def fit(cls, digit: UInt8[np.ndarray, "H W"]) -> Exhibit:
-        """Fits a network to a digit; its first weights follow from the digit alone."""
+        """Fits a network to a digit; its initial weights depend only on the digit."""
         seed = zlib.crc32(digit.tobytes())
         images = digit[None]
         start = WeightSpaceFeatures.from_vectors(
             SPEC, initial_weights(SPEC, torch.zeros(1, 2, dtype=torch.int64), seed=seed)
         )
-        # Training is the same up to where it stops: each of these is the last one at an earlier time.
+        # Training does not depend on where it stops, so each of these is an earlier state of the last one.
         fits = [fit(images, psnr_db=quality, seed=seed, omega=OMEGA, num_threads=1) for quality in (*FILM_DB, None)]
         film = [Frame(0, _render(start)), *(Frame(int(part.steps[0]), _render(part.features)) for part in fits)]
         result = fits[-1]
@@ -129,7 +129,7 @@ class Exhibit:
 
     @classmethod
     def from_source(cls, source: str) -> Exhibit:
-        """What the page sends: a digit (see `read_source`), or `network:OMEGA:CONVENTION:` and a data URL."""
+        """Opens what the page sends: a digit (see `read_source`), or `network:OMEGA:CONVENTION:` and a data URL."""
         kind, _, rest = source.partition(":")
         if kind != "network":
             return cls.fit(read_source(source))
@@ -147,7 +147,7 @@ class Exhibit:
 
     @classmethod
     def open(cls, network: WeightSpaceFeatures, form: SirenForm) -> Exhibit:
-        """A visitor's own network.
+        """Opens a visitor's network.
 
         Args:
             network: One sine network of the page's spec.
@@ -155,36 +155,36 @@ class Exhibit:
         """
         network = convert(form.label(network), FORM)
         if not bool(_render(network).isfinite().all()):
-            raise UserError("The numbers of this network are too large: what it shows is not finite. Try another one.")
+            raise UserError("The numbers of this network are too large: its picture is not finite. Try another one.")
         return cls(network, network)
 
     @property
     def image(self) -> Float[Tensor, "H W"]:
-        """What the network shows, in [-1, 1] up to the quality of the fit."""
+        """The picture of the network, roughly in [-1, 1]."""
         return _render(self.network) if self.reading is None else self.reading.image
 
     def edited(self, models: Models, name: str) -> Exhibit:
-        """Its weights changed by a trained editor."""
+        """Returns a copy with weights changed by a trained editor."""
         if name not in models.editors:
             raise UserError(f"Expected an edit, one of {sorted(models.editors)}, but got '{name[:20]}'.")
         return self._with(models.editors[name].edit(self.network, form=FORM).to("cpu"), name)
 
     def shuffled(self, *, seed: int) -> Exhibit:
-        """Its hidden neurons in another order."""
+        """Returns a copy with its hidden neurons in another order."""
         generator = torch.Generator().manual_seed(seed)
         return self._with(NeuronPermutation.random(SPEC, "HNP", generator)(self.network), "shuffle")
 
     def flipped(self, *, seed: int) -> Exhibit:
-        """Its hidden neurons with other signs and half turns of their sines."""
+        """Returns a copy with other signs and phases of its hidden neurons."""
         generator = torch.Generator().manual_seed(seed)
         return self._with(SineSymmetry.random(SPEC, OMEGA, max_turns=1, generator=generator)(self.network), "flip")
 
     def restored(self) -> Exhibit:
-        """The network as it was fitted."""
+        """Returns a copy with the original network."""
         return replace(self, network=self.fitted, steps=(), reading=None)
 
     def read(self, models: Models) -> Exhibit:
-        """The same, with what the models read from it."""
+        """Returns a copy with the predictions of the models."""
         if self.reading is not None:
             return self
         with torch.inference_mode():
@@ -198,9 +198,9 @@ class Exhibit:
         return replace(self, reading=Reading(self.image, probabilities.cpu(), latents[0].cpu(), reconstruction.cpu()))
 
     def changes(self, before: Exhibit) -> Changes:
-        """How far it is from an earlier one, both read."""
+        """The changes since an earlier exhibit; both must have predictions."""
         if self.reading is None or before.reading is None:
-            raise UserError("Expected two exhibits that were read. Call read(models) first.")
+            raise UserError("Expected two exhibits with predictions. Call read(models) first.")
         new, old = self.reading, before.reading
         return Changes(
             weights=_largest(self.network.tensor, before.network.tensor),

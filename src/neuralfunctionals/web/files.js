@@ -1,4 +1,4 @@
-// Files that are chosen or dropped, as data URLs. Stands before the other scripts of the page.
+// Reads chosen or dropped files as data URLs. Included before the other scripts of the page.
 
 // Calls `take` with each file that is chosen in `input` or dropped on `zone`.
 function acceptFiles(zone, input, take) {
@@ -19,7 +19,7 @@ function acceptFiles(zone, input, take) {
   });
 }
 
-// The content of a file; null, with a warning on the page, if it is too large.
+// The content of a file as a data URL; null, with a warning on the page, if it is too large.
 function readFile(file, limit, warning) {
   warning.textContent = "";
   if (file.size > limit) {
@@ -37,5 +37,5 @@ function readFile(file, limit, warning) {
   });
 }
 
-// A file that misses its place must not replace the page.
+// A file that is dropped outside of the zone must not replace the page.
 for (const name of ["dragover", "drop"]) window.addEventListener(name, (event) => event.preventDefault());

@@ -1,4 +1,4 @@
-"""What the page lets in: `Guard`, which stands before the app and closes what the page does not need."""
+"""Checks requests before they reach the app, and blocks what the page does not need: `Guard`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
-# All that the page needs. Uploads to disk, files by path, proxies and the like stay closed.
+# Everything that the page needs. Uploads to disk, files by path, proxies and the like are blocked.
 _OPEN_PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
 _OPEN_FOLDERS = ("/assets/", "/static/", "/svelte/")
 _OPEN_CALLS = ("/queue/data", "/heartbeat/", "/info", "/theme.css", "/startup-events")
 _OPEN_POSTS = ("/queue/join", "/reset", "/cancel")
-_MAX_BODY = 4 * (MAX_BYTES // 3 + 1) + 2**16  # a file as text, and what is sent around it
+_MAX_BODY = 4 * (MAX_BYTES // 3 + 1) + 2**16  # a file in base64, and the rest of the request
 _BUFFER = 8 * _MAX_BODY
-"""Bytes of unfinished requests, of all visitors together."""
+"""Maximum total size of unfinished requests, over all visitors."""
 BODY_SECONDS = 30.0
-"""Time in which a request must have arrived."""
+"""Maximum time to receive a request."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -31,7 +31,7 @@ _TOO_LARGE = f"The file is too large: expected at most {MAX_BYTES // 2**20} MB."
 
 
 class _Body(TypedDict, total=False):
-    """What the page's own script sends; other names are left to the app."""
+    """The request of the page's script; other fields are left to the app."""
 
     data: list[Any]
     fn_index: int
@@ -41,7 +41,7 @@ class _Body(TypedDict, total=False):
 
 
 class _RefusedError(Exception):
-    """An answer instead of what was asked for."""
+    """A request was refused, with this status and text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -49,13 +49,13 @@ class _RefusedError(Exception):
 
 
 class Guard:
-    """Stands before an ASGI app: closes what the page does not need, and bounds what comes in.
+    """Wraps an ASGI app: blocks what the page does not need, and limits the size and time of requests.
 
     Args:
         app: The app.
-        hosts: Names under which the server may be addressed. Defaults to any.
-        calls: The actions that there are, by number, and how many values each takes. Defaults to any.
-        body_seconds: Time in which a request must have arrived.
+        hosts: Allowed host names of the server. Defaults to any.
+        calls: The number of inputs of each action, by its index. Defaults to any.
+        body_seconds: Maximum time to receive a request.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Guard:
         return await self.app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Everything that can be told from the head of a request."""
+        """Checks the headers of a request."""
         hosts, origins, sites, lengths = (
             [value.decode("latin-1") for key, value in scope["headers"] if key == name]
             for name in (b"host", b"origin", b"sec-fetch-site", b"content-length")
@@ -91,22 +91,22 @@ class Guard:
         name = (found["address"] or found["name"]).lower() if found else None
         if name is None or (self.hosts is not None and name not in self.hosts):
             raise _RefusedError(403, "Expected to be addressed as localhost. Open the address that nf serve printed.")
-        # Pages of other origins, open in the same browser, must not act here.
+        # Pages of other origins in the same browser must not send requests here.
         own = {f"{scheme}://{hosts[0]}".lower() for scheme in ("http", "https")}
         if any(origin.lower() not in own for origin in origins) or "cross-site" in sites:
-            raise _RefusedError(403, "Expected a request of this page. Open the address that nf serve printed.")
+            raise _RefusedError(403, "Expected a request from this page. Open the address that nf serve printed.")
         posts = _is_post(scope["path"])
         if not posts and not _is_open(scope["path"]):
             raise _RefusedError(404, "There is nothing here.")
         if scope["method"] not in (("POST",) if posts else ("GET", "HEAD")):
             raise _RefusedError(405, f"Expected {'POST' if posts else 'GET'}, but got another method.")
         if any(not (length.isascii() and length.isdecimal()) for length in lengths):
-            raise _RefusedError(400, "Expected a length.")
+            raise _RefusedError(400, "Expected a Content-Length.")
         if any(len(length) > 12 or int(length) > _MAX_BODY for length in lengths):
             raise _RefusedError(413, _TOO_LARGE)
 
     async def _read_body(self, receive: Receive) -> bytes:
-        """The whole body, if it arrives in time, is not too large, and says what the page's own script says."""
+        """Receives the whole body; checks that it is in time, not too large, and a request of the page's script."""
         body = bytearray()
         try:
             await asyncio.wait_for(self._fill(body, receive), self.body_seconds)

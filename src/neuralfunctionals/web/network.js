@@ -1,4 +1,4 @@
-// A visitor's own sine network: its file, frequency and convention go to the pad as `network:OMEGA:CONVENTION:FILE`.
+// A visitor's sine network: its file, frequency and convention go to the pad as `network:OMEGA:CONVENTION:FILE`.
 const zone = element.querySelector(".nf-drop");
 const warning = element.querySelector(".nf-warning");
 const name = element.querySelector(".nf-file");
@@ -17,7 +17,7 @@ acceptFiles(zone, element.querySelector("input[type=file]"), async (file) => {
   open();
 });
 for (const field of [omega, convention]) {
-  // The same network, in another form, as long as it is what the page shows.
+  // Opens the same network in another form, if it is still the one on the page.
   field.addEventListener("change", () => {
     if (content !== null && window.nfPad.source().startsWith("network:")) open();
   });

@@ -1,4 +1,4 @@
-// The drawing pad: what is on it, as `sample:3` or as a data URL.
+// The drawing pad: its content as `sample:3` or as a data URL.
 const canvas = element.querySelector("canvas");
 const hint = element.querySelector(".nf-hint");
 const warning = element.querySelector(".nf-warning");
@@ -88,7 +88,7 @@ acceptFiles(canvas.parentElement, input, async (file) => {
 clear();
 window.nfPad = {
   source: () => (source === "drawing" ? canvas.toDataURL("image/png") : source),
-  // A network instead of what is on the pad.
+  // Replaces the drawing by a network.
   use: (network) => {
     clear();
     source = network;

@@ -1,4 +1,4 @@
-"""The page: its tabs, its style: `build_page`, `theme`."""
+"""The page, with its tabs and style: `build_page`, `theme`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from neuralfunctionals.web import cnn_tab, digit_tab
 from neuralfunctionals.web.exhibit import Models
 
 QUEUE_SIZE = 1000
-"""Requests that may wait, and are told their place in line; more are told that the page is busy."""
+"""Maximum number of waiting requests; beyond it, the page says that it is busy."""
 SESSIONS = 400
-"""Visitors whose networks are kept, at about 0.6 MB each; the longest unseen is forgotten."""
+"""Maximum number of visitors whose networks are kept, at about 0.6 MB each; the least recent is dropped."""
 
 CSS = Path(__file__).with_name("page.css").read_text()
 
 
 def build_page(models: Models) -> Any:
-    """The page for these models, a `gradio.Blocks`."""
+    """Builds the page for these models, a `gradio.Blocks`."""
     import gradio as gr
 
     with gr.Blocks(title="neuralfunctionals", analytics_enabled=False, fill_width=True) as page:
@@ -33,7 +33,7 @@ def build_page(models: Models) -> Any:
 
 
 def theme() -> Any:
-    """Fonts of the reader's own machine: nothing is loaded from elsewhere."""
+    """The theme, with system fonts: nothing is loaded from other servers."""
     import gradio as gr
 
     fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]

@@ -1,4 +1,4 @@
-"""Arrays as small pictures inside the page: `grey_url`, `signed_url`, `filters_url`."""
+"""Converts arrays to small pictures inside the page: `grey_url`, `signed_url`, `filters_url`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neuralfunctionals.inr import image_bytes
 
 _NEGATIVE, _ZERO, _POSITIVE = (np.array(c, np.float32) for c in ([29, 91, 176], [247, 246, 243], [201, 84, 20]))
 
-_CELL, _GAP = 6, 4  # pixels of a number, and between filters
+_CELL, _GAP = 6, 4  # pixels per number, and between filters
 
 
 def grey_url(image: Float[Tensor, "H W"] | UInt8[np.ndarray, "H W"]) -> str:
@@ -27,7 +27,7 @@ def grey_url(image: Float[Tensor, "H W"] | UInt8[np.ndarray, "H W"]) -> str:
 
 
 def signed_url(values: Float[Tensor, "H W"], limit: float) -> str:
-    """Numbers as colours: blue below zero, white at zero, orange above, full at the limit."""
+    """Numbers as colours: blue for negative, white for zero, orange for positive, saturated at the limit."""
     return _png_url(_colours(values, limit))
 
 
@@ -38,7 +38,7 @@ def _colours(values: Float[Tensor, "H W"], limit: float) -> UInt8[np.ndarray, "H
 
 
 def filters_url(filters: Float[Tensor, "O I H W"], limit: float) -> str:
-    """The filters of a convolution with gaps between them, a row for each outgoing neuron."""
+    """The filters of a convolution with gaps between them, one row per outgoing neuron."""
     table = rearrange(filters, "O I H W -> (O H) (I W)")
     colours = _colours(table, limit).repeat(_CELL, 0).repeat(_CELL, 1)
     opaque = np.concatenate([colours, np.full((*colours.shape[:2], 1), 255, np.uint8)], axis=-1)

@@ -1,4 +1,4 @@
-"""The server behind the page: its socket, how it starts and ends: `serve`."""
+"""The server of the page: `serve`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neuralfunctionals.web.uploads import SCRATCH
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens; a port of 0 takes a free one."""
+    """Opens a listening socket; port 0 chooses a free port."""
     if not 0 <= port <= 65535:
         raise UserError(f"Expected a port from 0 to 65535, but got {port}.")
     try:
@@ -44,7 +44,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def _remove_scratch_of_killed() -> None:
-    """Removes the temporary directories of servers of this user that were killed."""
+    """Removes the temporary directories of this user's killed servers."""
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*-*"):
         owner = path.name.removeprefix(SCRATCH).partition("-")[0]
         with suppress(OSError):
@@ -55,13 +55,13 @@ def _remove_scratch_of_killed() -> None:
 def _require_gradio() -> None:
     if importlib.util.find_spec("gradio") is None:
         raise UserError("The page needs gradio. Install it with pip install 'neuralfunctionals[web]'.")
-    # Gradio reads this when imported: no telemetry.
+    # Disables telemetry; Gradio reads this at import.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 
 def build_app(models: Models, *, hosts: tuple[str, ...] | None = LOOPBACK) -> Guard:
-    """The page as an ASGI app, guarded."""
+    """Builds the page as an ASGI app behind a `Guard`."""
     _require_gradio()
     import gradio
     from fastapi import FastAPI
@@ -93,9 +93,9 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
     """Serves the page until it is interrupted.
 
     Args:
-        open_models: Opens the models, once the address is known to be free.
-        host: Where to listen; only this machine can reach 127.0.0.1.
-        port: Its port; 0 takes a free one.
+        open_models: Opens the models; called after the port is known to be free.
+        host: Address to listen on; only this machine can reach 127.0.0.1.
+        port: Port to listen on; 0 chooses a free one.
         browser: Whether to open the page in a browser.
 
     Returns:
@@ -112,12 +112,12 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
     with listener, tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         os.environ["GRADIO_TEMP_DIR"] = scratch
         models = open_models()
-        Exhibit.fit(samples()[0]).read(models)  # the first visitor need not wait for what is compiled or loaded once
+        Exhibit.fit(samples()[0]).read(models)  # warm-up, so that the first visitor does not wait for compilation
         is_local = listener.getsockname()[0] in ("127.0.0.1", "::1")
         app = build_app(models, hosts=LOOPBACK if is_local else None)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        print(f"nf: the page is at {address} (Ctrl-C ends it).", file=sys.stderr, flush=True)
+        print(f"nf: the page is at {address} (Ctrl-C stops it).", file=sys.stderr, flush=True)
         if browser:
             with suppress(webbrowser.Error):
                 webbrowser.open(address)
@@ -126,11 +126,11 @@ def serve(open_models: Callable[[], Models], *, host: str = "127.0.0.1", port: i
             log_level="critical",
             access_log=False,
             timeout_graceful_shutdown=1,
-            limit_concurrency=max(64, raise_file_limit() - 256),  # a refusal is better than no file left to open
+            limit_concurrency=max(64, raise_file_limit() - 256),  # refuses connections before files run out
             http=bounded_protocol(),
             ws="none",
         )
-        # Told to end, it ends as after Ctrl-C: nothing is left behind.
+        # A termination signal stops it like Ctrl-C, so that temporary files are removed.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             uvicorn.Server(config).run(sockets=[listener])

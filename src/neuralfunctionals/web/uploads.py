@@ -1,4 +1,4 @@
-"""Files that visitors hand over as bytes: `decode_url`, `read_network`."""
+"""Reads files that visitors upload: `decode_url`, `read_network`."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 MAX_BYTES = 5 * 2**20
-"""Largest file that is read."""
+"""Maximum size of a file."""
 MAX_NETWORK_BYTES = 2**20
-"""Largest file of a network that is read: the networks of the page take 20 kB at most, the rest is for optimisers."""
+"""Maximum size of a network file: the page's networks take at most 20 kB, the rest is for optimiser state."""
 SCRATCH = "nf-serve-"
-"""Start of the names of temporary directories; what a killed server leaves of them, the next one removes."""
+"""Prefix of temporary directories; those of a killed server are removed by the next one."""
 _MAX_UNPACKED = 4 * MAX_NETWORK_BYTES
 
 
 def decode_url(url: str, what: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a data URL; the type that it claims is not looked at.
+    """Decodes a data URL; its declared type is ignored.
 
     Args:
         url: The data URL.
-        what: What it should hold, for the messages.
-        max_bytes: The largest content that is accepted.
+        what: The expected content, for error messages.
+        max_bytes: Maximum size of the content.
     """
     kind, _, rest = url.partition(":")
     _, comma, encoded = rest.partition(",")
@@ -44,28 +44,28 @@ def decode_url(url: str, what: str, *, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFeatures:
-    """The network of a `.pth`, `.pt` or `.safetensors` file; the bytes say which, and nothing in them is run.
+    """Reads the network of a `.pth`, `.pt` or `.safetensors` file, detected from the bytes; no code in it is run.
 
     Args:
         content: The bytes of the file.
-        spec: What the network must look like.
-        what: Its name for the messages, such as "SIREN".
+        spec: The required spec of the network.
+        what: Its name for error messages, such as "SIREN".
     """
     if not content:
         raise UserError("The file is empty (0 bytes). Choose a .pth, .pt or .safetensors file.")
     if len(content) > MAX_NETWORK_BYTES:
         raise UserError(
-            f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save the weights alone."
+            f"The file is too large: expected at most {MAX_NETWORK_BYTES // 2**20} MB. Save only the weights."
         )
     _require_small(content)
-    # The library's checked reader takes a path: the file is there while it is read, and no longer.
+    # The library's reader takes a path, so the file is written to a temporary directory.
     with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         file = Path(scratch) / ("network.safetensors" if content[8:9] == b"{" else "network.pth")
         file.write_bytes(content)
         try:
             state_dict = read_state_dict(file)
         except ValueError as error:
-            if error.__cause__ is None:  # the library's own words about what the file holds
+            if error.__cause__ is None:  # already a message about the contents of the file
                 raise UserError(str(error).replace(str(file), "the file")) from error
             raise UserError(_NO_NETWORK) from error
     try:
@@ -89,16 +89,16 @@ def _expected(spec: NetworkSpec, what: str) -> str:
 
 
 def _require_small(content: bytes) -> None:
-    """Raises if an archive would unpack to far more than it weighs."""
+    """Raises an error if an archive would unpack to more than the limit."""
     if not content.startswith(b"PK"):
         return
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(info.file_size for info in archive.infolist())
-    except Exception as error:  # a hostile or damaged archive may fail in any way
+    except Exception as error:  # a malicious or damaged archive may fail in any way
         raise UserError(_NO_NETWORK) from error
     if size > _MAX_UNPACKED:
         raise UserError(
             f"The file unpacks to {size / 2**20:.0f} MB: expected at most {_MAX_UNPACKED // 2**20} MB. "
-            "Save the weights alone."
+            "Save only the weights."
         )

@@ -1,4 +1,4 @@
-"""Classes of INRs, from their weights or from Inr2Array's latents: the paper's Tables 1 and 6, at four scales."""
+"""Classifying INRs by their weights or by Inr2Array's latents: the paper's Tables 1 and 6, at four scales."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 @dataclass(frozen=True)
 class ClassifyConfig:
-    """The task of classification."""
+    """Settings of the classification task."""
 
     num_classes: int = 10
     """Number of classes."""
     mixup_alpha: float = 0.0
-    """Mixup of training inputs with a share from Beta(alpha, alpha); 0 for none."""
+    """Mixup of training inputs with weights from Beta(alpha, alpha); 0 for none."""
     label_smoothing: float = 0.0
-    """Share of each label that is spread over all classes."""
+    """Label smoothing: share of each label that is spread over all classes."""
     decode_size: int = 0
-    """Side of a small picture that the model learns to predict beside the class, in training; 0 for none."""
+    """Side length of a small picture that the model also learns to predict in training; 0 for none."""
     decode_weight: float = 1.0
     """Weight of the picture's squared error in the loss."""
     augment: Augment = "none"
-    """Move training networks at random: by mild affine maps, or by rotations and reflections."""
+    """Transform training networks at random: by mild affine maps, or by rotations and reflections."""
     mirror: bool = False
-    """Mirror every second network too."""
+    """Also mirror half of the training networks."""
 
 
 _NFT = NFT.also(
@@ -42,7 +42,7 @@ _DRAWS: dict[str, dict[str, Any]] = {
     "tiny": {"picture_size": 14},
     "small": {"picture_size": 14, "head_channels": [512]},
 }
-"""A model that draws a picture and reads the class off it."""
+"""Options of a model that predicts a picture and classifies it."""
 _NFN = ModelSettings(
     tiny={"channels": [4], "num_frequencies": 4, "head_channels": [16]},
     small={
@@ -131,14 +131,14 @@ def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
         return _paper_fields(recipe.images, on_latents=on_latents)
     if on_latents:
         return {}
-    # Only a model that reads the class off the picture gains by caring for little else.
+    # A high weight of the picture only helps models that classify the predicted picture.
     weight = 64.0 if model in _SETTINGS and "picture_size" in _SETTINGS[model].small else 1.0
     task = ClassifyConfig(augment="affine", mirror=recipe.images != "mnist", decode_size=14, decode_weight=weight)
     return {"task": task, "canonical": "sine"}
 
 
 def _paper_fields(images: str, *, on_latents: bool) -> dict[str, Any]:
-    """The appendix: 100 epochs of 128 latents with mixup, or the autoencoder's 200,000 steps for those of weights."""
+    """As in the appendix: 100 epochs of 128 latents with mixup; on weights, the autoencoder's 200,000 steps."""
     epoch = _EPOCH[images]
     return {
         "task": ClassifyConfig(mixup_alpha=0.2 if on_latents else 0.0),
@@ -172,7 +172,7 @@ _TEST: dict[str, dict[str, float]] = {
 
 
 def _published(name: str, values: dict[str, dict[str, float]]) -> Published:
-    """Accuracies of the paper's Table 6; for NFN it has the better of NP and HNP."""
+    """Accuracies of the paper's Table 6, which has the better of NP and HNP for NFN."""
     both = {recipe: {**of, "nfn-np": of["nfn"], "nfn-hnp": of["nfn"]} for recipe, of in values.items()}
     return Published(name, both, digits=1)
 
@@ -183,18 +183,17 @@ TASK = TaskDefinition(
     higher_is_better=True,
     config=ClassifyConfig,
     recipes={
-        images: Recipe(f"the class of {images} INRs, from weights or latents", "Tables 1 and 6", images)
-        for images in SAMPLES
+        images: Recipe(f"classify {images} INRs by weights or latents", "Tables 1 and 6", images) for images in SAMPLES
     },
     settings=_SETTINGS,
     fields=_fields,
     out_channels=_out_channels,
     latent_models=_LATENT_MODELS,
     search=_search,
-    title="Telling what a network shows",
-    question="Can a model tell from the weights alone what a network shows, which digit for instance, without ever "
-    "running it? The accuracy is the share of networks whose class it names: higher is better. Guessing gives "
-    "'chance'.",
+    title="Classifying networks",
+    question="Can a model tell from the weights alone what a network shows, such as which digit, without ever running "
+    "it? The accuracy is the share of networks that are classified correctly: higher is better. 'chance' is the "
+    "accuracy of guessing.",
     columns=(
         Column("train, %", "train", "accuracy", percent=True),
         Column("test, %", "test", "accuracy", percent=True),
@@ -203,9 +202,9 @@ TASK = TaskDefinition(
     ),
     pictures=(
         Picture(
-            "What they read",
-            "Test networks and the classes that each model reads from their weights; wrong ones are crossed out. "
-            "The pictures are for us: no model sees them.",
+            "Predictions",
+            "Test networks and the class that each model predicts from their weights; wrong ones are crossed out. "
+            "The pictures are only shown for comparison: no model sees them.",
             ("image", "label", "predicted"),
             kind="classes",
         ),

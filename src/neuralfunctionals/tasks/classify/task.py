@@ -1,4 +1,4 @@
-"""Telling what networks show from their weights or from their latents: `ClassifyTask`."""
+"""Classifying networks by their weights or latents: `ClassifyTask`."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class ClassifyBatch(NamedTuple):
 
 
 class ClassifyTask(Task):
-    r"""Learns the class of what networks show, by cross-entropy.
+    r"""Learns to classify networks by what they show, with the cross-entropy loss.
 
-    With mixup, a training batch is mixed with itself in another order, and so are its losses:
-    $\lambda x + (1 - \lambda) x'$ with $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$. Between latents the line means
-    something; between the weights of networks with their own order of neurons it hardly does.
+    With mixup, a training batch is mixed with a shuffled copy of itself, and so are its losses:
+    $\lambda x + (1 - \lambda) x'$ with $\lambda \sim \mathrm{Beta}(\alpha, \alpha)$. This makes sense for latents, but
+    hardly for weights, because each network has its own order of neurons.
 
-    Symmetry: the classes are as invariant as the model.
+    Symmetry: the predictions are invariant if the model is.
     References: Zhou et al., 2023, https://arxiv.org/abs/2305.13546; Zhang et al., 2018 (mixup),
     https://arxiv.org/abs/1710.09412.
 
     Args:
-        model: From features, or from latent arrays, to one number for each class.
-        source: What it reads: `"weights"` or `"latents"`.
+        model: Maps features or latent arrays to one logit per class.
+        source: The input of the model: `"weights"` or `"latents"`.
         num_classes: Number of classes.
         mixup_alpha: The $\alpha$ of mixup; 0 for none.
         label_smoothing: Share of each label that is spread over all classes.
-        decode_size: Side of a small picture that the model learns to predict beside the class, in outputs behind those
-            of the classes: what the network shows on a grid of so many points. 0 for none. It is part of the loss only.
-        decode_weight: Weight of the picture's mean squared error beside the cross-entropy.
-        augment: How training networks are moved at random: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
-        mirror: Whether every second network is mirrored too.
+        decode_size: Side length of a small picture that the model also learns to predict, in the outputs after those of
+            the classes: the picture that the network shows, at this size. It is only used in the loss. 0 for none.
+        decode_weight: Weight of the picture's mean squared error in the loss.
+        augment: How training networks are transformed: `"none"`, `"affine"` or `"turns"`; see `Augmentation`.
+        mirror: Whether to also mirror half of the training networks.
         optimizer: How to train.
         seed: Random seed.
     """
@@ -80,7 +80,7 @@ class ClassifyTask(Task):
             raise UserError(f"Expected to classify 'weights' or 'latents', but got {source!r}.")
         if num_classes < 2 or not 0 <= mixup_alpha < float("inf"):
             raise UserError(
-                "Expected at least two classes and an alpha of mixup of 0 or more, but got "
+                "Expected at least two classes and a mixup_alpha of 0 or more, but got "
                 f"{num_classes} and {mixup_alpha}."
             )
         self.source: Source = source
@@ -93,7 +93,7 @@ class ClassifyTask(Task):
         self.label_smoothing = label_smoothing
         if decode_size < 0 or (decode_size and (source != "weights" or mixup_alpha)):
             raise UserError(
-                "Expected to decode pictures of networks without mixup, of a size of 0 or more, but got "
+                "Expected decode_size to be 0, or positive with source 'weights' and without mixup, but got "
                 f"decode_size {decode_size}, source '{source}' and mixup_alpha {mixup_alpha}."
             )
         if not 0 <= decode_weight < float("inf"):
@@ -101,18 +101,18 @@ class ClassifyTask(Task):
         drawn = max(getattr(part, "picture_size", 0) for part in model.modules())
         if drawn not in (0, decode_size):
             raise UserError(
-                f"Expected decode_size {drawn}, the side of the picture that the model draws, but got {decode_size}. "
-                "Give the task's decode_size and the model's picture_size the same value."
+                f"Expected decode_size {drawn}, the side of the picture that the model predicts, but got "
+                f"{decode_size}. Set the task's decode_size and the model's picture_size to the same value."
             )
         self.decode_size, self.decode_weight = decode_size, decode_weight
 
     def require_data(self, dataset: WeightDataset) -> None:
-        """Raises unless the dataset holds what the model reads, with classes that it knows."""
+        """Raises an error unless the dataset has the inputs of the model and valid classes."""
         wanted = "label" if self.source in dataset.tensor_names else self.source
         if wanted not in dataset.tensor_names:
             fix = {
-                "latents": "Make them with nf encode, or choose a model that reads weights.",
-                "weights": "Latents are read by --model latent.",
+                "latents": "Make them with nf encode, or choose a model for weights.",
+                "weights": "To classify latents, use --model latent.",
                 "label": "Make it from labelled images.",
             }
             raise UserError(
@@ -134,7 +134,7 @@ class ClassifyTask(Task):
         return ClassifyBatch(inputs, items.label)
 
     def forward(self, inputs: WeightSpaceFeatures | Float[Tensor, "B M D"]) -> Float[Tensor, "B K"]:
-        """One number for each class, the largest for the most probable one."""
+        """The logits of the classes."""
         return self.model(inputs)[:, : self.num_classes]
 
     def loss(self, batch: ClassifyBatch) -> Float[Tensor, ""]:
@@ -170,7 +170,7 @@ class ClassifyTask(Task):
 
     @torch.inference_mode()
     def samples(self, items: WeightItems) -> dict[str, Tensor]:
-        """True classes and those that the model reads, with the images if the dataset has them."""
+        """True and predicted classes, and the images if the dataset has them."""
         batch = self.prepare(items)
         self.model.eval()
         images = {} if items.image is None else {"image": image_values(items.image)}
@@ -178,12 +178,12 @@ class ClassifyTask(Task):
 
     @torch.no_grad()
     def classify(self, inputs: Any, *, form: SirenForm | None = None) -> Int[Tensor, "B"]:
-        """The classes of a module, a list of modules or features; of a model on latents, those of latent arrays.
+        """Predicts the classes of a module, a list of modules or features; or of latent arrays, for a model of latents.
 
         Args:
             inputs: The networks or latents.
-            form: The networks' frequency and convention; defaults to those that the model was trained on, with the
-                frequency of a `Siren` that has another.
+            form: Frequency and convention of the networks. Defaults to those that the model was trained on, with the
+                networks' own frequency if they are `Siren`s.
         """
         self.model.eval()
         if self.source != "weights":

@@ -15,7 +15,7 @@ TURNABLE = ("dilate",)
 
 @dataclass(frozen=True)
 class EditConfig:
-    """The task of editing."""
+    """Settings of the editing task."""
 
     edit: Literal["dilate", "erode", "gradient", "contrast"] = "dilate"
     """The edit to learn."""
@@ -73,7 +73,7 @@ def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
         "optimizer": OptimizerConfig("adam", lr=1e-3, warmup_steps=10_000),
         "training": TrainingConfig(steps=50_000, batch_size=32, val_every=1000, log_every=50),
     }
-    if model == "nfn-hnp" and recipe.images == "cifar10":  # as many parameters as the others, also with colours
+    if model == "nfn-hnp" and recipe.images == "cifar10":  # about as many parameters as the others, despite the colours
         fields["model"] = {"channels": [147] * 3}
     return fields
 
@@ -108,11 +108,11 @@ TASK = TaskDefinition(
     output="networks",
     cost={**COST, "paper": "2 hours on a GPU (the paper's figure); about a week on two cores"},
     title="Editing networks",
-    question="A small network can hold a picture: asked for a place, it answers with the brightness there. Can a model "
+    question="A small network can hold a picture: for each position, it returns the brightness there. Can a model "
     "that sees nothing but the weights of such a network change them so that the network shows an edited picture, "
-    "with thicker strokes for instance? The error is the mean squared difference (MSE) between what the edited "
-    "network shows and the picture edited directly, with values from -1 to 1: lower is better. "
-    "The row 'no edit' is the error of networks left as they are.",
+    "such as one with thicker strokes? The error is the mean squared difference (MSE) between the picture of the "
+    "edited network and the picture edited directly, with values from -1 to 1: lower is better. "
+    "The row 'no edit' is the error of unchanged networks.",
     metric_name="MSE",
     columns=(
         Column("train MSE", "train", "mse"),
@@ -123,7 +123,7 @@ TASK = TaskDefinition(
     pictures=(
         Picture(
             "Before and after",
-            "What test networks show: as they are (original), as they should (target), and edited by each model.",
+            "The pictures of test networks: original, target, and as edited by each model.",
             ("original", "target", "edited"),
             file="edits",
             above={"original": "original", "target": "target"},

@@ -1,4 +1,4 @@
-"""Editing sine networks so that they show a changed image: `EditTask`."""
+"""Editing sine networks so that they show an edited image: `EditTask`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 
 class EditBatch(NamedTuple):
-    """Networks and what they should show after the edit."""
+    """Networks and their target images."""
 
     features: WeightSpaceFeatures
     target: Float[Tensor, "B H W C"]
@@ -35,16 +35,16 @@ class EditTask(Task):
 
     $$ \min_\Delta \; \lVert \mathrm{render}(W + \Delta(W)) - \mathrm{edit}(\mathrm{image}) \rVert^2 $$
 
-    The target is the published edit of the image that the network was fitted to, or of what the network shows where the
-    dataset has no images; values lie in [-1, 1].
-    Symmetry: the edited network is equivariant if the model is.
+    The target is the edit of the image that the network was fitted to, or of the picture that it shows if the dataset
+    has no images; values are in [-1, 1].
+    Symmetry: the edit is equivariant if the model is.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
     Args:
-        model: From features to features of one channel, the difference.
+        model: Maps features to features with one channel, the change of the weights.
         edit: One of `nf.data.EDITS`.
         augment: `"turns"` rotates and reflects training networks and their targets at random; only for edits that
-            commute with it, see `TURNABLE`.
+            commute with this; see `TURNABLE`.
         optimizer: How to train.
         seed: Random seed.
     """
@@ -68,7 +68,7 @@ class EditTask(Task):
         if augment == "affine" or (augment == "turns" and edit not in TURNABLE):
             raise UserError(
                 f"Expected augment 'none', or 'turns' for {', '.join(TURNABLE)}, but got '{augment}' for {edit}: other "
-                "edits do not commute with it."
+                "edits do not commute with rotations and reflections."
             )
         self.edit_name = edit
 
@@ -81,7 +81,7 @@ class EditTask(Task):
         return EditBatch(items.features, image_values(EDITS[self.edit_name](items.image.numpy())))
 
     def render(self, features: WeightSpaceFeatures, like: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        """What networks show, at the size of some images."""
+        """Renders networks at the size of the given images."""
         return render_images(self.describe(features), *like.shape[1:3])
 
     def forward(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
@@ -104,7 +104,7 @@ class EditTask(Task):
 
     @torch.inference_mode()
     def samples(self, items: WeightItems) -> dict[str, Float[Tensor, "B H W C"]]:
-        """Pictures: what networks were fitted to and show, what they should show, and what they show edited."""
+        """Pictures: the images, the rendered networks, the targets, and the rendered edited networks."""
         batch = self.prepare(items)
         self.model.eval()
         assert items.image is not None
@@ -130,12 +130,12 @@ class EditTask(Task):
 
     @torch.no_grad()
     def edit(self, networks: Any, *, form: SirenForm | None = None) -> Any:
-        """Edits a module, a `state_dict`, a list of these, or features; modules come back as edited copies.
+        """Edits a module, a `state_dict`, a list of either, or features; modules are returned as edited copies.
 
         Args:
             networks: The networks.
-            form: Their frequency and convention, in which they also come back; defaults to those that the model was
-                trained on, with the frequency of a `Siren` that has another.
+            form: Their frequency and convention, which the edited networks keep. Defaults to those that the model was
+                trained on, with the networks' own frequency if they are `Siren`s.
         """
         if isinstance(networks, WeightSpaceFeatures):
             self.model.eval()

@@ -11,16 +11,16 @@ from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, P
 
 @dataclass(frozen=True)
 class GeneralizationConfig:
-    """The task of predicting test accuracy."""
+    """Settings of the accuracy prediction task."""
 
     loss: Literal["bce", "mse"] = "bce"
-    """Cross-entropy of the predicted accuracy, or its squared error."""
+    """Loss of the predicted accuracy: cross-entropy or squared error."""
 
 
 _SAMPLES = {"cifar10": "fashion-sample", "svhn-grey": "mnist-sample"}
-"""Embedded stand-ins. Not shapes-sample: without their colours its shapes leave nearly all CNNs of a zoo at chance."""
+"""Embedded samples. Not shapes-sample: without colours, nearly all CNNs trained on it stay at chance."""
 _SEEDS = {"cifar10": 0, "svhn-grey": 1}
-"""Zoos of one seed share their hyperparameters: each recipe has its own."""
+"""Each recipe has its own seed, because zoos with the same seed share their hyperparameters."""
 
 _POOLED: dict[str, Any] = {"fourier_scale": 3.0, "pooling": "HNP"}
 _TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "hidden_channels": 8, "num_heads": 2, "dropout": 0.0}
@@ -58,9 +58,9 @@ _SETTINGS: dict[str, ModelSettings] = {
     ),
     "nft-states": _STATES,
     "nft": _NFT,
-    # For both NFTs validation chose between two poolings and two Fourier scales.
+    # For both NFTs, pooling and Fourier scale were chosen by validation, each from two values.
     "nft-hnp": _NFT.also(small={"pooling": "cross_attention"}),
-    # Validation also chose no encoding: its many constant channels drown the weights' one.
+    # Validation also chose no encoding: its many constant channels drown out the single channel of the weights.
     "nfn-np": _NFN.also(small={"io_encoding": "none"}, paper={"standardize": True}),
     "nfn-hnp": _NFN,
     "statnn": ModelSettings(
@@ -72,17 +72,17 @@ _SETTINGS: dict[str, ModelSettings] = {
         steps=4000,
     ),
 }
-"""Learning rate, of four by validation, and steps: the cheaper the model, the more."""
+"""Learning rate, chosen from four by validation, and steps, more for cheaper models."""
 
 
 def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
-    """At `paper` the appendix: 75,000 steps of 8 CNNs out of 12,000, Adam at 1e-3; 46 M parameters.
+    """At `paper`, as in the appendix: 75,000 steps of 8 CNNs out of 12,000, Adam at 1e-3; 46 M parameters.
 
-    The baselines as published: no warm-up, and standardized weights for NFN-NP alone. Validation chose HNP pooling and
-    a Fourier scale of 3 over cross-attention and 10: `--model.pooling`, `--model.fourier_scale`.
+    The baselines are as published: no warm-up, and standardized weights for NFN-NP only. Validation chose HNP pooling
+    over cross-attention, and a Fourier scale of 3 over 10: `--model.pooling`, `--model.fourier_scale`.
 
-    At other scales smaller models, fewer steps and a rate that falls to zero; `long` has three times the steps of
-    `small`. The zoo has 800 CNNs of 25 epochs on up to 24,000 images, for SVHN 400 of 50 epochs on all, at batch 64.
+    Other scales use smaller models, fewer steps and a learning rate that falls to zero; `long` has three times as many
+    steps as `small`. The zoo has 800 CNNs (25 epochs on up to 24,000 images; SVHN: 400, 50 epochs on all), batch 64.
     """
     zoo = ZooConfig(images=recipe.images, seed=_SEEDS[recipe.images])
     if scale == "paper":
@@ -150,9 +150,9 @@ TASK = TaskDefinition(
     },
     search=_search,
     title="Predicting accuracy",
-    question="Can a model tell from the weights of a trained image classifier how accurate it will be on new images, "
-    "without showing it any? Kendall's tau compares the predicted order of the classifiers with the true one: 1 if "
-    "all pairs are in the right order, 0 for chance.",
+    question="Can a model predict from the weights of a trained image classifier how accurate it will be on new "
+    "images, without running it on any? Kendall's tau compares the predicted order of the classifiers with the true "
+    "one: 1 if all pairs are in the right order, 0 for chance.",
     metric_name="tau",
     columns=(
         Column("train tau", "train", "kendall_tau"),
@@ -164,7 +164,7 @@ TASK = TaskDefinition(
     pictures=(
         Picture(
             "Predicted and true",
-            "Each point is a test network; on the dotted line the prediction is exact.",
+            "Each point is a test network; on the dotted line, the prediction is exact.",
             ("predicted", "true"),
             kind="scatter",
             file="predictions",

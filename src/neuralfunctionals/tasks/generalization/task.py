@@ -1,4 +1,4 @@
-"""Predicting how well a network does from its weights alone: `GeneralizationTask`."""
+"""Predicting the test accuracy of a network from its weights: `GeneralizationTask`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 _LOSSES = ("bce", "mse")
 _BATCH_SIZE = 32
-"""Networks read at a time by `predict`, however many are given."""
+"""Maximum batch size of `predict`."""
 
 
 class AccuracyBatch(NamedTuple):
-    """Networks and how well they do."""
+    """Networks and their test accuracies."""
 
     features: WeightSpaceFeatures
     accuracy: Float[Tensor, "B"]
@@ -34,16 +34,16 @@ class AccuracyBatch(NamedTuple):
 class GeneralizationTask(Task):
     r"""Learns to predict the test accuracy $a$ of a classifier from its weights, as $\sigma(f(W))$.
 
-    The loss is the cross-entropy $-a \log \sigma(f) - (1 - a) \log(1 - \sigma(f))$, whose minimum lies at the accuracy
-    itself, or the squared error. Metrics: Kendall's rank correlation (tau-b), the coefficient of determination, and the
-    mean absolute error.
+    The loss is the cross-entropy $-a \log \sigma(f) - (1 - a) \log(1 - \sigma(f))$, whose minimum is at the true
+    accuracy, or the squared error. Metrics: Kendall's rank correlation (tau-b), the coefficient of determination, and
+    the mean absolute error.
 
-    Symmetry: a permutation of hidden neurons changes no prediction if the model is invariant.
+    Symmetry: the predictions are invariant if the model is.
     References: Unterthiner et al., 2020, https://arxiv.org/abs/2002.11448; Zhou et al., 2023,
     https://arxiv.org/abs/2302.14040.
 
     Args:
-        model: From features to one number for each network, the logit.
+        model: Maps features to one logit per network.
         loss: `"bce"` or `"mse"`.
         optimizer: How to train.
         seed: Random seed.
@@ -80,7 +80,7 @@ class GeneralizationTask(Task):
         if not isinstance(logits, Tensor) or logits.shape != (len(features), 1):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(
-                f"Expected a model that gives each of {len(features)} networks one number, but got {got}. "
+                f"Expected a model that returns one number for each of {len(features)} networks, but got {got}. "
                 'Build it with pooling="HNP" or another invariant output, and out_channels=1.'
             )
         return logits[:, 0]
@@ -109,12 +109,12 @@ class GeneralizationTask(Task):
 
     @torch.no_grad()
     def predict(self, networks: Any) -> Any:
-        """The accuracy, from 0 to 1, of a module, or the accuracies of a list of modules or of features."""
+        """Predicts the accuracy, from 0 to 1, of a module, or the accuracies of a list of modules or of features."""
         if isinstance(networks, nn.Module):
             return self.predict([networks]).item()
         if not isinstance(networks, WeightSpaceFeatures):
             networks = WeightSpaceFeatures.from_modules(list(networks))
-        self.require_spec(networks.spec, "what you gave")
+        self.require_spec(networks.spec, "the input")
         networks.require_finite()
         self.model.eval()
         starts = range(0, max(len(networks), 1), _BATCH_SIZE)
@@ -125,10 +125,9 @@ class GeneralizationTask(Task):
 
 
 def accuracy_metrics(predicted: Float[Tensor, "B"], true: Float[Tensor, "B"]) -> dict[str, float]:
-    """How well accuracies are predicted: `kendall_tau` (tau-b), `r2` and `l1`.
+    """Metrics of predicted accuracies: `kendall_tau` (tau-b), `r2` and `l1`.
 
-    Predictions that are all the same order nothing, and accuracies that are all the same leave nothing to order or to
-    explain: then tau, or both tau and R2, are 0.
+    If all predictions are equal, tau is 0; if all true accuracies are equal, both tau and R2 are 0.
 
     Example:
         >>> accuracy_metrics(torch.tensor([0.1, 0.2, 0.4]), torch.tensor([0.1, 0.3, 0.5]))["kendall_tau"]

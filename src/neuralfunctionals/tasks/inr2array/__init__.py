@@ -12,12 +12,12 @@ from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
 @dataclass(frozen=True)
 class ReconstructConfig:
-    """The task of an autoencoder."""
+    """Settings of the autoencoder task."""
 
     target: Literal["inr", "image"] = "inr"
-    """What the decoded networks should show: what the network shows, or the image that it was fitted to."""
+    """Reconstruction target: the picture that the network shows, or the image that it was fitted to."""
     augment: Augment = "none"
-    """Move training networks and targets at random: by mild affine maps, or by rotations and reflections."""
+    """Transform training networks and targets at random: by mild affine maps, or by rotations and reflections."""
 
 
 _PAPER: dict[str, Any] = {
@@ -65,7 +65,7 @@ _SETTINGS: dict[str, ModelSettings] = {
 def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
     if scale != "paper":
         return {"task": ReconstructConfig(augment="affine" if scale == "long" else "none"), "canonical": "sine"}
-    # The appendix: 200,000 steps of 64 networks, ten for each image; 22 M parameters with the NFT encoder.
+    # The appendix: 200,000 steps of 64 networks, ten per image; 22 M parameters with the NFT encoder.
     return {
         "data": DataConfig(images=recipe.images, copies=10),
         "optimizer": OptimizerConfig("adamw", lr=1e-4, weight_decay=0.01, warmup_steps=10_000),
@@ -74,7 +74,7 @@ def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
 
 
 def _search(run: Run) -> Space:
-    """The appendix's values at `paper`, else relative to the run's own."""
+    """The values of the appendix at `paper`, otherwise relative to the values of the run."""
     space: Space = {}
     if {"num_blocks", "channels"} <= run.model.keys():
         blocks, channels = run.model["num_blocks"], run.model["channels"]
@@ -101,7 +101,7 @@ TASK = TaskDefinition(
     metric="mse",
     config=ReconstructConfig,
     recipes={
-        images: Recipe(f"an invariant latent array of {images} INRs", "Table 5, Figure 3", images) for images in SAMPLES
+        images: Recipe(f"encode {images} INRs as invariant arrays", "Table 5, Figure 3", images) for images in SAMPLES
     },
     settings=_SETTINGS,
     fields=_fields,
@@ -110,8 +110,8 @@ TASK = TaskDefinition(
     title="Networks as arrays",
     question="Two networks that show the same picture can have entirely different weights. Can a model turn the "
     "weights into a short array of numbers that does not depend on the order of neurons, and from which the picture "
-    "can be shown again? The error is the mean squared difference (MSE) between what the network shows and "
-    "what is shown again from its array: lower is better.",
+    "can be drawn again? The error is the mean squared difference (MSE) between the network's picture and the one "
+    "drawn from its array: lower is better.",
     metric_name="MSE",
     columns=(
         Column("train MSE", "train", "mse"),
@@ -120,8 +120,8 @@ TASK = TaskDefinition(
     ),
     pictures=(
         Picture(
-            "What is left after the array",
-            "Test networks, the picture shown again from the array of each model, and the image behind it.",
+            "Reconstructions",
+            "Test networks, their pictures drawn from the array of each model, and the images they were fitted to.",
             ("original", "reconstruction", "image"),
             file="reconstructions",
             above={"INR": "original"},
@@ -131,7 +131,7 @@ TASK = TaskDefinition(
         Picture(
             "A map of latents",
             "Each point is the array of one test network, in the two directions along which arrays differ most; the "
-            "colour is the class of what the network shows. Classes were not used to make the arrays.",
+            "colour is the class. Classes were not used to make the arrays.",
             ("map", "map_label"),
             kind="map",
             file="latents",

@@ -1,4 +1,4 @@
-"""Learning an invariant latent array of sine networks by showing again what they show: `ReconstructTask`."""
+"""Learning invariant latent arrays of sine networks by reconstructing their pictures: `ReconstructTask`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 Target = Literal["inr", "image"]
 _MAP_LIMIT = 1000
-"""Networks of the map of latents, at most."""
+"""Maximum number of networks on the map of latents."""
 
 
 class ReconstructBatch(NamedTuple):
@@ -36,24 +36,24 @@ class ReconstructBatch(NamedTuple):
 
 
 class ReconstructTask(Task):
-    r"""Learns an encoder and a decoder so that the decoded patch networks show what the network shows.
+    r"""Learns an encoder and a decoder, so that the decoded patch networks show the same picture as the network.
 
     $$ \min \; \frac{1}{n} \sum_{m=1}^{M} \sum_{x \in P_m} \big( \mathrm{INR}(x; \hat W_m) - t(x) \big)^2,
     \qquad \hat W_m = \mathrm{Dec}(z_m), \quad z = \mathrm{Enc}(W) $$
 
-    The target $t$ is what the network shows, $\mathrm{INR}(x; W)$, or the image that it was fitted to. The paper has
-    the sum over the $n$ values of a picture; the mean differs by a factor and is the error that it reports.
+    The target $t$ is the picture of the network, $\mathrm{INR}(x; W)$, or the image that it was fitted to. The paper's
+    loss is the sum over the $n$ values of a picture; the mean differs by a factor, and is the error that it reports.
     A model that paints (see `Inr2Array.paint`) also learns to paint the target: the loss is the sum of both errors,
-    the metric still that of the decoded networks.
+    but the metric is that of the decoded networks.
 
-    Symmetry: the latents are as invariant as the model's.
+    Symmetry: the latents are invariant if the encoder is.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 4.
 
     Args:
         model: An autoencoder with `encode`, `decode` and `grid_size`, such as `nf.models.Inr2Array`.
-        target: What the decoded networks are to show: `"inr"` or `"image"`.
-        augment: How training networks are moved at random, and their targets with them: `"none"`, `"affine"` or
-            `"turns"`, see `Augmentation`. Only `"turns"` moves images too.
+        target: Reconstruction target: `"inr"` or `"image"`.
+        augment: How training networks and their targets are transformed at random: `"none"`, `"affine"` or `"turns"`;
+            see `Augmentation`. With target `"image"`, only `"turns"` is possible.
         optimizer: How to train.
         seed: Random seed.
     """
@@ -80,7 +80,7 @@ class ReconstructTask(Task):
             raise UserError(f"Expected the target to be 'inr' or 'image', but got {target!r}.")
         self.target: Target = target
         if augment == "affine" and target == "image":
-            raise UserError("Expected augment 'none' or 'turns' with target 'image': affine maps move networks only.")
+            raise UserError("Expected augment 'none' or 'turns' with target 'image': affine maps only move networks.")
         self.augmentation = Augmentation(augment)
 
     def prepare(self, items: WeightItems) -> ReconstructBatch:
@@ -92,7 +92,7 @@ class ReconstructTask(Task):
         return ReconstructBatch(items.features, image_values(items.image))
 
     def forward(self, features: WeightSpaceFeatures, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
-        """What the decoded patch networks show, at this height and width."""
+        """Renders the decoded patch networks at this height and width."""
         return self._show(self.model(features), size)
 
     def loss(self, batch: ReconstructBatch) -> Float[Tensor, ""]:
@@ -115,7 +115,7 @@ class ReconstructTask(Task):
         return {"mse": reduce(errors, "B H W C -> B", "mean")}
 
     def _target(self, batch: ReconstructBatch, size: tuple[int, int]) -> Float[Tensor, "B H W C"]:
-        """What is to be shown: the images, at their own size, or what the networks show, at any."""
+        """The target: the images at their own size, or the rendered networks at any size."""
         if self.target == "image" and size == _size(batch.image):
             return batch.image
         with torch.no_grad():
@@ -133,7 +133,7 @@ class ReconstructTask(Task):
 
     @torch.inference_mode()
     def samples(self, items: WeightItems) -> dict[str, Float[Tensor, "B H W C"]]:
-        """Pictures: the images, what the networks show, and what the decoded networks show."""
+        """Pictures: the images, the rendered networks, and the rendered decoded networks."""
         batch = self.prepare(items)
         self.model.eval()
         size = _size(batch.image)
@@ -145,7 +145,7 @@ class ReconstructTask(Task):
 
     @torch.inference_mode()
     def map(self, dataset: WeightDataset) -> dict[str, Tensor]:
-        """Latents in two dimensions, and their classes; nothing for networks without classes."""
+        """Latents projected to two dimensions, and their classes; empty for networks without classes."""
         chosen = dataset.spread(_MAP_LIMIT)
         if len(chosen) < 3 or "label" not in chosen.tensor_names:
             return {}
@@ -153,7 +153,7 @@ class ReconstructTask(Task):
         latents = torch.cat([self.encode(part.features).cpu() for part in parts if part.features is not None])
         return {"map": project(latents.flatten(1)), "map_label": torch.cat([part.label for part in parts])}
 
-    # Use of a trained model.
+    # Using a trained model.
 
     @torch.no_grad()
     def encode(
@@ -163,8 +163,8 @@ class ReconstructTask(Task):
 
         Args:
             networks: The networks.
-            form: Their frequency and convention; defaults to those that the model was trained on, with the frequency of
-                a `Siren` that has another.
+            form: Their frequency and convention. Defaults to those that the model was trained on, with the networks'
+                own frequency if they are `Siren`s.
         """
         self.model.eval()
         read = self.read(networks, form)
@@ -179,7 +179,7 @@ class ReconstructTask(Task):
         return self._autoencoder.decode(latents.to(self.device)).detach()
 
     def show(self, latents: Float[Tensor, "B M D"], height: int, width: int) -> Float[Tensor, "B H W C"]:
-        """The pictures of latent arrays, at any size."""
+        """Draws the pictures of latent arrays, at any size."""
         return self._show(self.decode(latents), (height, width))
 
 
