@@ -267,6 +267,21 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
 
 
 @pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: models.NeuronGraphNet.classification(SIREN), 406_169),
+        (lambda: models.NeuronGraphNet.classification(SIREN, out_channels=206, picture_size=14), 669_245),
+        (lambda: models.NeuronGraphNet.editing(SIREN), 387_548),
+        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph"), 13_538_224),
+        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph", head_channels=100), 8_799_952),
+    ],
+)
+def test_the_defaults_of_our_models_stay(make, expected):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in make().parameters()) == expected
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: models.NFN.editing(SIREN, "HNP"),

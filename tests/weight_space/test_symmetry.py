@@ -58,6 +58,9 @@ def test_group_laws(name, seed, batch):
     close((g @ g.inverse())(x).tensor, x.tensor)
     close(g(x + d).tensor, (g(x) + g.on_differences(d)).tensor)
     close(spec.symmetry.identity()(x).tensor, x.tensor, 0)
+    p = NeuronPermutation.random(spec, "HNP", generator)
+    close((p @ g)(x).tensor, p(g(x)).tensor)
+    close((g @ p)(x).tensor, g(p(x)).tensor)
 
 
 @pytest.mark.parametrize("name", SPECS)
