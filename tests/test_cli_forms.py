@@ -129,7 +129,7 @@ def test_what_is_assumed_is_said_in_one_line(capsys, digits, tmp_path, caplog):
     silent = write_converted(digits, tmp_path / "silent", OURS, told=False)
     expected = evaluate(capsys, "digits-classify", "--data", digits)
     assert evaluate(capsys, "digits-classify", "--data", silent) == expected
-    assert "silent does not say the form of its sine networks: omega 30 and convention paper are assumed" in caplog.text
+    assert "silent does not record the form of its sine networks; assuming omega 30 and convention paper" in caplog.text
 
 
 @pytest.mark.parametrize("recipe", ["edit/mnist-dilate", "classify/mnist", "inr2array/mnist"])

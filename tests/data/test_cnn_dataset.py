@@ -112,9 +112,9 @@ def test_half_is_test_and_a_fifth_of_the_rest_validation(count, sizes):
 
 
 def test_plans_that_cannot_work_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least one of the networks, but got 0"):
+    with pytest.raises(ValueError, match="number of networks to be at least 1, but got 0"):
         plan(count=0)
-    with pytest.raises(ValueError, match="at least one of the epochs, but got 0"):
+    with pytest.raises(ValueError, match="number of epochs to be at least 1, but got 0"):
         plan(epochs=0)
     with pytest.raises(ValueError, match="seed of at least 0"):
         plan(seed=-1)

@@ -231,7 +231,7 @@ def test_a_flipped_byte_is_found_by_whoever_reads_the_shard(tmp_path):
     store = fill(tmp_path)
     assert len(WeightDataset(tmp_path)) == 10
     flip(store.file(1, "safetensors"))
-    message = r"00001\.safetensors is damaged: its checksum does not fit. Delete this file and repeat the command"
+    message = r"00001\.safetensors is damaged: its checksum does not match. Delete this file and repeat the command"
     for use in (lambda: WeightDataset(tmp_path), lambda: store.map_tensors(1), lambda: store.require_intact([0, 1])):
         with pytest.raises(StoreError, match=message):
             use()
