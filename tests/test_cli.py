@@ -202,7 +202,7 @@ def test_another_plan_does_not_touch_a_store(tmp_path, capsys):
     before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
     code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--seed", "1")
     assert code == 2
-    assert "seed: 0 there, 1 asked" in err
+    assert "seed: 0 in the store, 1 requested" in err
     assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
 
 

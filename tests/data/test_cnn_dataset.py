@@ -81,7 +81,7 @@ def test_the_store_does_not_depend_on_workers_shares_or_interruptions(zoo, tmp_p
     make_zoo(plan(), tmp_path / "resumed", workers=2, progress=lambda count, accuracies: counts.append(count))
     assert sum(counts) == 7
     assert same_files(zoo, tmp_path / "resumed")
-    with pytest.raises(StoreError, match="seed: 0 there, 1 asked"):
+    with pytest.raises(StoreError, match="seed: 0 in the store, 1 requested"):
         make_zoo(plan(seed=1), tmp_path / "resumed")
 
 

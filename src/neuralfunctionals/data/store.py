@@ -124,7 +124,7 @@ class Store:
     def _require_same(self, header: StoreHeader) -> None:
         ours, theirs = (json.loads(h.to_bytes().partition(b"\n")[0]) for h in (self.header, header))
         differences = [
-            f"{key}: {there.get(key)!r} there, {asked.get(key)!r} asked"
+            f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested"
             for there, asked in ((ours.pop("provenance"), theirs.pop("provenance")), (ours, theirs))
             for key in sorted({*there, *asked})
             if there.get(key) != asked.get(key)

@@ -128,7 +128,7 @@ def test_networks_of_another_shape_are_named(tmp_path):
 def test_mistakes_are_explained(store, tmp_path):
     with pytest.raises(ValueError, match=r"one of .*nfn-sirens.*but got 'keras'"):
         import_networks("keras", tmp_path, tmp_path / "s")
-    with pytest.raises(ValueError, match="there is nothing"):
+    with pytest.raises(ValueError, match="there is no such file or directory"):
         import_networks("npz", tmp_path / "none", tmp_path / "s")
     with pytest.raises(ValueError, match="found none"):
         import_networks("nfn-sirens", tmp_path, tmp_path / "s")
