@@ -17,6 +17,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.images.image_set import SPLITS, ImageSet
 from neuralfunctionals.inr import FitRecipe, SirenForm, choose_engine, find_recipe, fit
 from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B items.
 
@@ -45,7 +46,7 @@ class FitPlan(ShardPlan):
         limit: int | None = None,
         psnr_db: float | None = None,
         hidden: Sequence[int] = (32, 32),
-        omega: float = 30.0,
+        omega: float = DEFAULT_OMEGA,
         convention: str = "paper",
         seed: int = 0,
         engine: str = "auto",

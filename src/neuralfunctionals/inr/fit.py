@@ -24,6 +24,7 @@ from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
@@ -54,7 +55,7 @@ def fit(
     coordinates: Float[Tensor, "P D"] | None = None,
     recipe: str | FitRecipe = "default",
     hidden: Sequence[int] = (32, 32),
-    omega: float = 30.0,
+    omega: float = DEFAULT_OMEGA,
     convention: str = "paper",
     psnr_db: float | None = None,
     seed: int = 0,

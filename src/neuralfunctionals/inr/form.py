@@ -10,13 +10,14 @@ from typing import Any
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention
 from neuralfunctionals.weight_space import Activation, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 
 @dataclass(frozen=True)
 class SirenForm:
     """The frequency and convention of sine networks; the same weights show a different picture in another form."""
 
-    omega: float = 30.0
+    omega: float = DEFAULT_OMEGA
     """Frequency of the sines."""
     convention: str = "paper"
     """`"paper"` or `"dws"`; see `convert_convention`."""

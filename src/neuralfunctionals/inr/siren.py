@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import CONVENTIONS, Activation, Group, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
 
@@ -37,7 +38,9 @@ class Siren(nn.Module):
         torch.Size([5, 3])
     """
 
-    def __init__(self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = 30.0, *, seed: int | None = None) -> None:
+    def __init__(
+        self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = DEFAULT_OMEGA, *, seed: int | None = None
+    ) -> None:
         super().__init__()
         spec = NetworkSpec.siren(list(widths), omega)
         self.omega = omega
@@ -73,7 +76,9 @@ def require_siren(spec: NetworkSpec) -> None:
 
 def as_siren(spec: NetworkSpec) -> NetworkSpec:
     """The spec with sine activations of frequency 30, if it is a chain of unknown activation; else unchanged."""
-    return spec.with_activation(Activation("sine", 30.0)) if spec.is_chain and spec.activation is None else spec
+    return (
+        spec.with_activation(Activation("sine", DEFAULT_OMEGA)) if spec.is_chain and spec.activation is None else spec
+    )
 
 
 def known_form(spec: NetworkSpec) -> tuple[float, str]:
@@ -83,7 +88,7 @@ def known_form(spec: NetworkSpec) -> tuple[float, str]:
         ValueError: If these cannot be sine networks.
     """
     require_siren(spec)
-    return 30.0 if spec.omega is None else spec.omega, spec.convention or "paper"
+    return DEFAULT_OMEGA if spec.omega is None else spec.omega, spec.convention or "paper"
 
 
 def require_convention(convention: str) -> None:
@@ -123,7 +128,7 @@ def initial_weights(
 
 def initial_limits(spec: NetworkSpec) -> list[float]:
     """The largest initial value of each group of entries; see `initial_weights`."""
-    omega, convention = 30.0 if spec.omega is None else spec.omega, spec.convention
+    omega, convention = DEFAULT_OMEGA if spec.omega is None else spec.omega, spec.convention
 
     def limit(group: Group) -> float:
         incoming = spec.widths[group.layer - 1]

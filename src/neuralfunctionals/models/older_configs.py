@@ -11,6 +11,7 @@ from neuralfunctionals.files.strict_json import JsonError, read_json
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.inr.siren import as_siren, can_be_siren
 from neuralfunctionals.weight_space import Activation, NetworkSpec
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 
 def told_by_run(model: Path) -> dict[str, Any]:
@@ -53,6 +54,6 @@ def modernize(
         arguments["model"] = {**inner, "config": made}
         spec = NetworkSpec.from_dict(made["spec"])
         if "symmetry" in takes and arguments.get("symmetry") is None and spec.activation is None:
-            sines = spec.with_activation(Activation("sine", 30.0 if omega is None else omega))
+            sines = spec.with_activation(Activation("sine", DEFAULT_OMEGA if omega is None else omega))
             arguments["symmetry"] = {"spec": sines.to_dict()}
     return arguments

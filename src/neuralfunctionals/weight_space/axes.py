@@ -15,6 +15,9 @@ Symmetry = Literal["NP", "HNP"]
 Role = Literal["input", "hidden", "output"]
 """Kind of the neurons of an axis: inputs, hidden neurons or outputs. Only hidden ones permute in HNP."""
 
+DEFAULT_OMEGA = 30.0
+"""Frequency of sine networks if nothing else is given or recorded."""
+
 _ODD = ("sine", "tanh", "identity", "softsign", "tanhshrink", "hardtanh", "erf")
 _HOMOGENEOUS = ("relu", "leaky_relu", "identity")
 _OTHERS = ("gelu", "gelu_tanh", "sigmoid", "silu", "elu", "selu", "softplus", "mish", "hardswish", "relu6")

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
 from neuralfunctionals.weight_space.state import unpack_state_dict
@@ -151,7 +151,7 @@ def evaluate_layers(features: WeightSpaceFeatures, points: Float[Tensor, "*B P D
     Returns:
         Arguments of the sines, including the frequency.
     """
-    omega = 30.0 if features.spec.omega is None else features.spec.omega
+    omega = DEFAULT_OMEGA if features.spec.omega is None else features.spec.omega
     dtype = features.tensor.dtype
     layers: list[Tensor] = []
     # Arguments of sines of frequency 30 need full precision, also inside a model that uses autocast.

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden, scale_entries
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -53,7 +54,7 @@ class SineSymmetry:
     spec: NetworkSpec
     flips: Bool[Tensor, "*B H"]
     turns: Int[Tensor, "*B H"]
-    omega: float = 30.0
+    omega: float = DEFAULT_OMEGA
     permutation: NeuronPermutation | None = None
 
     def __post_init__(self) -> None:
@@ -247,7 +248,7 @@ def _settle_ends(
 
 
 def _known_omega(spec: NetworkSpec, omega: float | None) -> float:
-    return omega if omega is not None else 30.0 if spec.omega is None else spec.omega
+    return omega if omega is not None else DEFAULT_OMEGA if spec.omega is None else spec.omega
 
 
 def require_sine(spec: NetworkSpec, omega: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Symmetry
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation, Axis, Group, LayerSpec, Symmetry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -83,7 +83,7 @@ class NetworkSpec:
         return cls(_chain_layers(widths, [()] * (len(widths) - 1), bias, activation))
 
     @classmethod
-    def siren(cls, widths: Sequence[int], omega: float = 30.0, convention: str = "paper") -> NetworkSpec:
+    def siren(cls, widths: Sequence[int], omega: float = DEFAULT_OMEGA, convention: str = "paper") -> NetworkSpec:
         """A sine network, $\\sin(\\omega (W x + b))$ with a linear last layer.
 
         Args:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
 from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines, require_sine
@@ -162,7 +162,7 @@ def default_symmetry(spec: NetworkSpec, omega: float | None = None) -> NetworkSy
         )
     if is_known:
         return spec.symmetry
-    omega = 30.0 if omega is None else omega
+    omega = DEFAULT_OMEGA if omega is None else omega
     require_sine(spec, omega)
     return spec.with_activation(Activation("sine", omega)).symmetry
 
@@ -195,5 +195,5 @@ def canonicalize(
         True
     """
     if symmetry is None and not _knows_activations(features.spec):
-        return canonicalize_sines(features, 30.0 if omega is None else omega)
+        return canonicalize_sines(features, DEFAULT_OMEGA if omega is None else omega)
     return (symmetry or default_symmetry(features.spec, omega)).canonicalize(features)
