@@ -67,7 +67,7 @@ def fit(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> FitResult:
-    """Fits one sine network to each image; thousands at once.
+    """Fits one sine network to each image, thousands at once.
 
     Each network starts from its own random weights, which depend only on the seed and its item. A network that
     diverges is fitted again from different weights at a quarter of the learning rate; `restarts` counts this.

@@ -117,13 +117,13 @@ def library(name: str, *, build: bool = False) -> ctypes.CDLL | None:
         try:
             found = native.load_library(source, *KERNELS[name], build=build)
         except OSError as error:
-            warn_once(f"Using plain PyTorch instead of {source.name}, which is slower: {error}")
+            warn_once(f"Using plain PyTorch, which is slower than {source.name}: {error}")
             return None
         if found is not None:
             _libraries[name] = found
         elif native.find_compiler() is None:
             warn_once(
-                "Using plain PyTorch instead of compiled kernels, which is slower: there is no C++ compiler. "
+                "Using plain PyTorch, which is slower than compiled kernels: there is no C++ compiler. "
                 "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this warning."
             )
         elif not build:

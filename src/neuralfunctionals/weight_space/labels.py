@@ -110,7 +110,7 @@ def bind(label: Label, other: Label) -> None:
 
 
 def unify(a: Label, b: Label, where: str) -> None:
-    """Makes two labels of equal size the same."""
+    """Unifies two labels of equal size."""
     a, b = find(a), find(b)
     if a is b:
         return
