@@ -153,7 +153,7 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--epochs", "0"], "--epochs to be at"),
         (
             ["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--limit-images", "1"],
-            "Take more images",
+            "Use more images",
         ),
         (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--engine", "tpu"], "but got 'tpu'"),
         (["zoo", "--images", "{}/none", "--out", "{}/s", "--count", "4"], "none of these"),

@@ -118,7 +118,7 @@ def test_plans_that_cannot_work_are_refused(tmp_path):
         plan(epochs=0)
     with pytest.raises(ValueError, match="seed of at least 0"):
         plan(seed=-1)
-    with pytest.raises(ValueError, match="leave 1 and 0. Take more images"):
+    with pytest.raises(ValueError, match="give 1 and 0. Use more images"):
         plan(limit_images=1)
     np.save(tmp_path / "plain.npy", np.zeros((20, 16, 16), np.uint8))
     with pytest.raises(ValueError, match="images with labels, but 'plain.npy' has none"):
