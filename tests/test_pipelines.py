@@ -144,7 +144,7 @@ def test_networks_of_another_activation_are_refused(classify):
         ([3], "but got a list that contains int"),
         (nn.Linear(2, 1), "reads networks 2->32, 32->32, 32->1, but"),
         ({"0.weight": torch.zeros(3, 32, 2)}, "32"),
-        ({"0.weight": torch.zeros(3, 32, 2), "0.bias": torch.zeros(3, 32)}, "those of 3 networks stacked"),
+        ({"0.weight": torch.zeros(3, 32, 2), "0.bias": torch.zeros(3, 32)}, "a stack of 3 networks"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(classify, networks, message):
