@@ -153,7 +153,7 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--epochs", "0"], "--epochs to be at"),
         (
             ["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--limit-images", "1"],
-            "Take more images",
+            "Use more images",
         ),
         (["zoo", "--images", "mnist-sample", "--out", "{}/s", "--count", "4", "--engine", "tpu"], "but got 'tpu'"),
         (["zoo", "--images", "{}/none", "--out", "{}/s", "--count", "4"], "none of these"),
@@ -202,7 +202,7 @@ def test_another_plan_does_not_touch_a_store(tmp_path, capsys):
     before = {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()}
     code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--seed", "1")
     assert code == 2
-    assert "seed: 0 there, 1 asked" in err
+    assert "seed: 0 in the store, 1 requested" in err
     assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
 
 

@@ -64,7 +64,7 @@ def assert_refused(capsys, *words, names):
 
 def test_a_flipped_store_is_refused_by_every_command_that_reads_it(capsys, copies, tmp_path):
     flip(copies / "d" / "00001.safetensors")
-    names = ["00001.safetensors is damaged: its checksum does not fit", "repeat the command that made the store"]
+    names = ["00001.safetensors is damaged: its checksum does not match", "repeat the command that made the store"]
     out = tmp_path / "out"
     for words in (
         ["data", "info", copies / "d"],

@@ -90,7 +90,7 @@ def test_names_are_shown_as_they_are(capsys, tmp_path, name):
     expected = name if name.isprintable() else name.encode("unicode_escape").decode()
     assert "".join(f"{expected}-store".split()) in "".join(out.split())  # long lines are broken
     assert "\x1b[31m" not in out
-    assert "there is nothing" in refused(capsys, "data", "import", "npz", tmp_path / f"{name}-none", "--out", "x")
+    assert "there is no such file" in refused(capsys, "data", "import", "npz", tmp_path / f"{name}-none", "--out", "x")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux")

@@ -106,7 +106,7 @@ def test_an_exported_file_tells_its_form(capsys, stores, tmp_path):
     assert torch.equal(read_networks(tmp_path / "e.npz").tensor, expected.tensor)
     code, _, err = run(capsys, *words, "--omega", "30", "--force")
     assert code == 2
-    assert "omega 20 and convention dws, but omega 30 and convention dws was asked for" in err
+    assert "omega 20 and convention dws, but omega 30 and convention dws was requested" in err
     assert run(capsys, "data", "import", "npz", tmp_path / "e.npz", "--out", tmp_path / "s")[0] == 0
     assert SirenForm.from_provenance(WeightDataset(tmp_path / "s").provenance) == form
 
@@ -129,7 +129,7 @@ def test_what_is_assumed_is_said_in_one_line(capsys, digits, tmp_path, caplog):
     silent = write_converted(digits, tmp_path / "silent", OURS, told=False)
     expected = evaluate(capsys, "digits-classify", "--data", digits)
     assert evaluate(capsys, "digits-classify", "--data", silent) == expected
-    assert "silent does not say the form of its sine networks: omega 30 and convention paper are assumed" in caplog.text
+    assert "silent does not record the form of its sine networks; assuming omega 30 and convention paper" in caplog.text
 
 
 @pytest.mark.parametrize("recipe", ["edit/mnist-dilate", "classify/mnist", "inr2array/mnist"])

@@ -137,7 +137,7 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
     ("words", "message"),
     [
         (["encode", "digits-inr2array", "--weights", "one.pth", "--out", "e.pth"], "--out to end in .npz"),
-        (["encode", "digits-inr2array", "--data", "one.pth", "--out", "l"], "one.pth is a file. Hand a file of"),
+        (["encode", "digits-inr2array", "--data", "one.pth", "--out", "l"], "one.pth is a file. Pass a file of"),
         (["encode", "digits-inr2array", "--data", "store"], "Expected --out DIR"),
         (["encode", "digits-inr2array", "--data", "store", "--out", "l", "--omega", "20"], "a store records it itself"),
         (["encode", "digits-dilate", "--weights", "one.pth"], "a recipe inr2array/..., but digits-dilate"),

@@ -141,10 +141,10 @@ def test_networks_of_another_activation_are_refused(classify):
         ("nowhere.pth", "Cannot read the file of weights nowhere.pth"),
         (3, "Expected a module, a state_dict, a list of these, features, a store, or the path of a file, but got int"),
         ([], "but got an empty list"),
-        ([3], "one of what was given is a int"),
+        ([3], "but got a list that contains int"),
         (nn.Linear(2, 1), "takes networks 2->32, 32->32, 32->1, but"),
         ({"0.weight": torch.zeros(3, 32, 2)}, "32"),
-        ({"0.weight": torch.zeros(3, 32, 2), "0.bias": torch.zeros(3, 32)}, "those of 3 networks stacked"),
+        ({"0.weight": torch.zeros(3, 32, 2), "0.bias": torch.zeros(3, 32)}, "a stack of 3 networks"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(classify, networks, message):

@@ -1,11 +1,11 @@
-"""Checks that a layer or model has the symmetry it claims, for ours and for a user's own.
+"""Checks that a layer or model, ours or yours, has the symmetry that it claims.
 
 >>> import neuralfunctionals as nf
 >>> spec = nf.NetworkSpec.mlp([2, 4, 3, 1])
 >>> assert_equivariant(nf.layers.NPLinear(spec, 3, 5))
 >>> assert_minimal(nf.layers.NPLinear(spec, 3, 5))
 
-A module of a user's own needs the attributes `spec`, `in_channels` and `symmetry`, or gets them as arguments;
+Your module needs the attributes `spec`, `in_channels` and `symmetry`, or you pass them as arguments;
 an `nn.Sequential` takes them from its parts.
 """
 
@@ -65,12 +65,12 @@ def assert_equivariant(
 
     Args:
         module: Takes features, returns features. Checked in evaluation mode, in its own precision.
-        spec: The networks it takes; by default `module.spec`.
-        in_channels: Their channels; by default `module.in_channels`.
-        symmetry: `"NP"`, `"HNP"`, or the symmetry of a spec, `spec.symmetry`, which may hold signs, phases and scales
-            too; the module's answers are then taken for differences of networks. Defaults to `module.symmetry`.
-        tolerance: Largest difference, relative to the largest output; by default 1e-10 in float64, else 1e-5.
-        trials: How many permutations are tried.
+        spec: The networks it takes. Defaults to `module.spec`.
+        in_channels: Their channels. Defaults to `module.in_channels`.
+        symmetry: `"NP"`, `"HNP"`, or the symmetry of a spec, `spec.symmetry`, which may include signs, phases and
+            scales; the module's outputs are then taken as differences of networks. Defaults to `module.symmetry`.
+        tolerance: Largest difference, relative to the largest output. Defaults to 1e-10 in float64, else 1e-5.
+        trials: Number of permutations to try.
         seed: Seed of features and permutations.
     """
     subject = _Subject.of(module, spec, in_channels, symmetry)
@@ -104,7 +104,7 @@ def assert_invariant(
     trials: int = 4,
     seed: int = 0,
 ) -> None:
-    """Asserts that permuting neurons does not change the tensor that the module returns. Arguments as above."""
+    """Asserts that permuting neurons does not change the returned tensor; arguments as for `assert_equivariant`."""
     subject = _Subject.of(module, spec, in_channels, symmetry)
     with _evaluation(module):
         for trial in range(trials):
@@ -135,14 +135,14 @@ def assert_minimal(
 ) -> None:
     """Asserts that the module is equivariant to nothing but its own symmetry.
 
-    Permutations of entries that are no permutation of neurons fall into three classes (Zhou et al., 2023,
+    Permutations of entries that are not permutations of neurons fall into three classes (Zhou et al., 2023,
     https://arxiv.org/abs/2305.13546, appendix): entries change their layer; rows and columns of a layer do not
-    permute independently; the rows of a layer permute unlike the columns of the next, or unlike its biases. For
-    permutations of each class that the spec has room for, some input must show that the module notices. HNP adds
-    a fourth class: input or output neurons change places.
+    permute independently; the rows of a layer permute differently from the columns of the next, or from its biases.
+    For permutations of each class that the spec allows, the module must not be equivariant on some input. HNP adds
+    a fourth class: input or output neurons are permuted.
 
-    The first class is tested on inputs whose entries are all alike, where nothing but knowledge of the layer can
-    tell two layers apart: on others, different widths would hide a module that treats all layers alike.
+    The first class is tested on inputs whose entries are all equal, where only knowledge of the layer can
+    distinguish two layers: on others, different widths would hide a module that treats all layers alike.
 
     Arguments as for `assert_equivariant`; the check runs on a copy in float64.
     """
@@ -171,15 +171,15 @@ def assert_preserves(
     trials: int = 4,
     seed: int = 0,
 ) -> None:
-    """Asserts that elements of a symmetry keep the function of a network.
+    """Asserts that elements of a symmetry preserve the function of a network.
 
     Args:
-        symmetry: What to check, such as `spec.symmetry`.
+        symmetry: The symmetry to check, such as `spec.symmetry`.
         network: A module, run in float64 and evaluation mode with its own weights and with random ones; or a spec that
-            knows its function, run with random weights.
-        inputs: What the network is called with. Defaults to random points for an MLP's spec.
+            records its function, run with random weights.
+        inputs: Inputs of the network. Defaults to random points for an MLP's spec.
         tolerance: Largest difference, relative to the largest output.
-        trials: How many elements are tried.
+        trials: Number of elements to try.
         seed: Seed of weights and elements.
 
     Example:
@@ -193,7 +193,7 @@ def assert_preserves(
         difference = _change_of_function(element, network, inputs, seed + trial)
         if not difference <= tolerance:
             raise AssertionError(
-                f"The {symmetry} do not keep the function of {_name_of(network)}: an element changes its output by "
+                f"The {symmetry} do not preserve the function of {_name_of(network)}: an element changes its output by "
                 f"{difference:.3g}, relative to the largest value (element {trial} of seed {seed})."
             )
 
@@ -222,7 +222,7 @@ def _name_of(network: nn.Module | NetworkSpec) -> str:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What the checks need to know of a module."""
+    """What the checks need to know about a module."""
 
     spec: NetworkSpec
     in_channels: int
@@ -242,7 +242,7 @@ class _Subject:
         if spec is None and not described:
             raise UserError(
                 f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry. "
-                "Set them, or give them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
+                "Set them, or pass them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
             )
         first: Any = described[0] if described else module
         if symmetry is None:
@@ -280,7 +280,7 @@ def _evaluation(module: nn.Module) -> Iterator[None]:
 def _exceeds(difference: Tensor, values: Tensor, tolerance: float | None) -> bool:
     if tolerance is None:
         tolerance = 1e-10 if values.dtype == torch.float64 else 1e-5
-    # Written so that NaN exceeds.
+    # Written so that NaN counts as exceeding.
     return not bool(difference.max() <= tolerance * _size(values))
 
 
@@ -298,7 +298,7 @@ def _notices(module: nn.Module, features: WeightSpaceFeatures, order: Tensor) ->
 def _false_symmetries(
     spec: NetworkSpec, symmetry: Symmetry, trials: int, generator: torch.Generator
 ) -> Iterator[tuple[str, Tensor, bool]]:
-    """Orders of the packed entries that are no neuron permutation, with a name; the last says: on entries all alike."""
+    """Orders of the packed entries that are not neuron permutations, names, and whether to use equal entries."""
 
     def draw(n: int) -> int:
         return int(torch.randint(n, (), generator=generator))

@@ -81,7 +81,7 @@ def test_the_store_does_not_depend_on_workers_shares_or_interruptions(zoo, tmp_p
     make_zoo(plan(), tmp_path / "resumed", workers=2, progress=lambda count, accuracies: counts.append(count))
     assert sum(counts) == 7
     assert same_files(zoo, tmp_path / "resumed")
-    with pytest.raises(StoreError, match="seed: 0 there, 1 asked"):
+    with pytest.raises(StoreError, match="seed: 0 in the store, 1 requested"):
         make_zoo(plan(seed=1), tmp_path / "resumed")
 
 
@@ -112,13 +112,13 @@ def test_half_is_test_and_a_fifth_of_the_rest_validation(count, sizes):
 
 
 def test_plans_that_cannot_work_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="at least one of the networks, but got 0"):
+    with pytest.raises(ValueError, match="number of networks to be at least 1, but got 0"):
         plan(count=0)
-    with pytest.raises(ValueError, match="at least one of the epochs, but got 0"):
+    with pytest.raises(ValueError, match="number of epochs to be at least 1, but got 0"):
         plan(epochs=0)
     with pytest.raises(ValueError, match="seed of at least 0"):
         plan(seed=-1)
-    with pytest.raises(ValueError, match="leave 1 and 0. Take more images"):
+    with pytest.raises(ValueError, match="give 1 and 0. Use more images"):
         plan(limit_images=1)
     np.save(tmp_path / "plain.npy", np.zeros((20, 16, 16), np.uint8))
     with pytest.raises(ValueError, match="images with labels, but 'plain.npy' has none"):

@@ -143,7 +143,7 @@ def test_the_torch_engine_makes_stores_too(tmp_path):
     for name, workers in (("a", 1), ("b", 2)):
         fit_dataset(plan(limit=16, engine="torch"), tmp_path / name, workers=workers)
     assert same_files(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StoreError, match="was made otherwise"):
+    with pytest.raises(StoreError, match="was made differently"):
         fit_dataset(plan(limit=16, engine="torch", seed=1), tmp_path / "a")
 
 

@@ -133,11 +133,13 @@ def test_another_version_is_refused_and_left_alone(tmp_path):
 def test_a_store_is_only_continued_by_the_same_plan(tmp_path):
     fill(tmp_path, shards=(0,))
     assert Store.create(tmp_path, header()).shards == [0]
-    with pytest.raises(StoreError, match="seed: 1 there, 2 asked"):
+    with pytest.raises(StoreError, match="seed: 1 in the store, 2 requested"):
         Store.create(tmp_path, header(provenance={"seed": 2}))
-    with pytest.raises(StoreError, match="num_items: 10 there, 11 asked"):
+    with pytest.raises(StoreError, match="num_items: 10 in the store, 11 requested"):
         Store.create(tmp_path, header(num_items=11))
-    with pytest.raises(StoreError, match="format: None there, 'npz' asked"):  # also a name that the header has too
+    with pytest.raises(
+        StoreError, match="format: None in the store, 'npz' requested"
+    ):  # also a name that the header has too
         Store.create(tmp_path, header(provenance={"seed": 1, "format": "npz"}))
 
 
@@ -231,7 +233,7 @@ def test_a_flipped_byte_is_found_by_whoever_reads_the_shard(tmp_path):
     store = fill(tmp_path)
     assert len(WeightDataset(tmp_path)) == 10
     flip(store.file(1, "safetensors"))
-    message = r"00001\.safetensors is damaged: its checksum does not fit. Delete this file and repeat the command"
+    message = r"00001\.safetensors is damaged: its checksum does not match. Delete this file and repeat the command"
     for use in (lambda: WeightDataset(tmp_path), lambda: store.map_tensors(1), lambda: store.require_intact([0, 1])):
         with pytest.raises(StoreError, match=message):
             use()
@@ -316,7 +318,7 @@ def test_two_writers_at_once_share_a_store_only_if_their_plans_are_the_same(tmp_
             assert not refused
         else:
             assert len(refused) == 1
-            assert "was made otherwise (seed:" in refused[0]
+            assert "was made differently (seed:" in refused[0]
             accepted = next(seed for seed, text in answers if not text)
             assert Store(tmp_path / str(trial)).header.provenance == {"seed": accepted}
         assert [p.name for p in (tmp_path / str(trial)).iterdir()] == ["store.jsonl"]
@@ -392,10 +394,10 @@ def test_refuses_tensors_that_do_not_fit_their_index(tmp_path):
     for shard in (0, 1, 2):
         items = store.header.items_of(shard)
         rewrite(shard, {**tensors(items), "split": np.full(len(items), 7, np.uint8)})
-    with pytest.raises(StoreError, match="holds splits that are none of"):
+    with pytest.raises(StoreError, match="holds splits other than"):
         WeightDataset(tmp_path)
     for shard in (0, 1, 2):
         items = store.header.items_of(shard)
         rewrite(shard, {**tensors(items), "weights": np.zeros((len(items), 5), np.float32)})
-    with pytest.raises(StoreError, match=r"holds weights of shape \(5,\), expected those of 2->3, 3->1"):
+    with pytest.raises(StoreError, match=r"holds weights of shape \(5,\), which do not fit 2->3, 3->1"):
         WeightDataset(tmp_path)

@@ -28,7 +28,7 @@ def test_a_killed_writer_leaves_a_whole_file_with_its_checksum_and_the_next_one_
     write_recorded(path, bytes(300_000))
     for trial in range(20):
         kill_writer(path, 0.03 + 0.0013 * trial)
-        data = read_intact(path, "")  # raises if the checksum does not fit
+        data = read_intact(path, "")  # raises if the checksum does not match
         assert len(data) == 300_000
         assert len(set(data)) == 1
     (tmp_path / f".tmp-{os.uname().nodename}-{os.getpid()}.00ff-last.ckpt").write_bytes(b"half")

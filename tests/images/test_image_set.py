@@ -106,7 +106,7 @@ def test_bad_folders_are_explained(tmp_path):
     with pytest.raises(ValueError, match="but found none"):
         open_images(tmp_path)
     (tmp_path / "broken.png").write_bytes(b"not a picture")
-    with pytest.raises(ValueError, match=r"8 bits a colour in .*broken\.png, but found no image"):
+    with pytest.raises(ValueError, match=r"8 bits per colour in .*broken\.png, but found no image"):
         open_images(tmp_path)
     save(tmp_path / "broken.png", np.zeros((4, 4), np.uint16))
     with pytest.raises(ValueError, match="but found uint16"):

@@ -213,7 +213,7 @@ def test_wrong_options_are_explained(arguments, message):
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.zeros(28, 28, dtype=torch.uint8), "Channels stand last"),
+        (torch.zeros(28, 28, dtype=torch.uint8), "Channels come last"),
         (torch.zeros(1, 2, 2, dtype=torch.int64), "bytes .uint8. or as real numbers"),
         (torch.full((1, 2, 2), 3.0), "from 3.0 to 3.0"),
         (torch.full((1, 2, 2), math.nan), "real numbers in"),

@@ -108,12 +108,12 @@ def test_compiled_says_why_it_is_not(monkeypatch):
         block(features)
         block(features)
         block.double()(features.with_tensor(features.tensor.double()))
-    assert [str(w.message).partition(" runs: ")[::2] for w in caught] == [
+    assert [str(w.message).partition(": ")[::2] for w in caught] == [
         (
-            "The plain form of residual_attention",
-            "its modules have hooks, dropout, parametrizations or classes of their own, or options it lacks.",
+            "Using the plain form of residual_attention",
+            "its modules have hooks, dropout, parametrizations, other classes or unsupported options.",
         ),
-        ("The plain form of residual_feed_forward", "x is no plain tensor of float32 on the CPU."),
+        ("Using the plain form of residual_feed_forward", "x is not a plain float32 tensor on the CPU."),
     ]
 
 

@@ -54,7 +54,7 @@ def form(request):
         pytest.skip("no C++ compiler here")
     # Many layers have one form only, and warn here.
     with warnings.catch_warnings(), kernels.use(request.param):
-        warnings.filterwarnings("ignore", "The plain form of")
+        warnings.filterwarnings("ignore", "Using the plain form of")
         yield request.param
 
 

@@ -105,7 +105,7 @@ def test_what_has_no_canonical_form_is_refused_with_the_reason(tmp_path):
         (lambda: Canonical(EQUIVARIANT["NFT"](SPECS[1])), "made of dense layers"),
         (
             lambda: Canonical(EQUIVARIANT["NeuronGraphNet"](SPEC), symmetry=sines(SPEC, 5.0).symmetry),
-            "Expected the symmetry of networks .* which the model reads, but got .* phases",
+            "Expected the symmetry of networks .* which the model takes, but got .* phases",
         ),
         (lambda: Canonical(models.Inr2Array(SPEC, **ARRAY)), r"Inr2Array\(canonical=spec.symmetry\)"),
         (lambda: MODELS["editor"]()(random_features(NetworkSpec.mlp([5, 5]))), "Canonical expected networks"),

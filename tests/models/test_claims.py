@@ -49,7 +49,7 @@ NFT = {"channels": 8, "num_blocks": 1, "hidden_channels": 6, "num_heads": 2}
 def test_a_config_larger_than_its_weights_is_refused(tmp_path, make, claims):
     path = save(tmp_path, make(), **claims)
     with pytest.raises(
-        ValueError, match=rf"{path}.*asks for a larger model than there are weights for|{path} does not hold"
+        ValueError, match=rf"{path}.*describes a larger model than there are weights for|{path} does not hold"
     ):
         from_pretrained(path)
 
@@ -69,7 +69,7 @@ def test_inside_a_canonical_model_too(tmp_path):
     config = json.loads((path / "config.json").read_text())
     config["model"]["config"]["channels"] = 10**9
     (path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="asks for a larger model"):
+    with pytest.raises(ValueError, match="describes a larger model"):
         from_pretrained(path)
 
 

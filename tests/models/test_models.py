@@ -339,7 +339,7 @@ def test_wrong_arguments_are_refused_with_the_reason(tmp_path):
         (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn' or 'neuron-graph'"),  # pyright: ignore
         (lambda: models.Inr2Array(spec, **ARRAY).decode(torch.zeros(1, 3, 4)), r"\(batch, 4, 4\)"),
         (lambda: models.SpatialNFN(spec, grid_size=2), "side 3 or more"),
-        (lambda: models.Inr2Array(spec, encoder="nfn", probes=4), "'nfn', which has none"),
+        (lambda: models.Inr2Array(spec, encoder="nfn", probes=4), "'nfn', which lacks them"),
         (lambda: models.StatNN.from_pretrained(tmp_path), "has no config.json and no model.safetensors"),
     ]
     for make, message in cases:

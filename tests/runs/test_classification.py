@@ -78,7 +78,7 @@ def test_encoding_again_changes_nothing_and_another_encoder_is_told_apart(encode
     assert {p: p.read_bytes() for p in out.iterdir()} == {p: data for p, (data, _) in before.items()}
     assert (out / "00001.jsonl").stat().st_mtime_ns == before[out / "00001.jsonl"][1]
     execute(replace(opened.run, seed=1), tmp_path / "other", progress=False)
-    with pytest.raises(ValueError, match="was made otherwise"):
+    with pytest.raises(ValueError, match="was made differently"):
         encode(tmp_path / "other", opened.data, out)
 
 

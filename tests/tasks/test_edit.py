@@ -95,7 +95,7 @@ def test_an_edit_that_is_not_finite_is_refused(model, size):
     if bool(edited.tensor.isfinite().all()):
         assert bool(task.edit(sirens).tensor.isfinite().all())
         return
-    message = re.escape(f"answer for network 1 is not finite: its entries, up to {size:.3g} in size")
+    message = re.escape(f"output for network 1 is not finite: its entries, up to {size:.3g} in size")
     with pytest.raises(ValueError, match=message):
         task.edit(sirens)
 

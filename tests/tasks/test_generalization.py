@@ -120,7 +120,7 @@ def test_refuses_what_it_cannot_predict(zoo, sirens):
 def test_a_prediction_that_is_not_finite_is_refused(zoo, size):
     features = zoo[:3].features
     features.tensor[2] *= size / features.tensor[2].abs().max().item()
-    message = re.escape(f"answer for network 2 is not finite: its entries, up to {size:.3g} in size")
+    message = re.escape(f"output for network 2 is not finite: its entries, up to {size:.3g} in size")
     with pytest.raises(ValueError, match=message):
         GeneralizationTask(StatNN(SPEC, head_channels=[8])).predict(features)
 

@@ -165,7 +165,7 @@ def test_latents_that_are_not_finite_are_refused():
         weight[1] *= 1e37
     task = open_run("digits-inr2array").task
     assert bool(task.encode(sirens[:1]).isfinite().all())
-    with pytest.raises(ValueError, match="answer for network 1 is not finite"):
+    with pytest.raises(ValueError, match="output for network 1 is not finite"):
         task.encode(sirens)
-    with pytest.raises(ValueError, match="answer for network 1 is not finite"):
+    with pytest.raises(ValueError, match="output for network 1 is not finite"):
         open_run("digits-classify").task.classify(sirens)

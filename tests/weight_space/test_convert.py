@@ -195,7 +195,7 @@ def test_ambiguous_state_dicts_are_not_guessed():
         (shapes(a_weight=(3, 2), a_bias=(3,), n_running=(3,)), "found n.running"),
         (shapes(a_weight=(3, 2), n_weight=(3,)), "found n.weight"),
         (shapes(a_weight=(3, 2), b_weight=(5, 4)), "no such order"),
-        (shapes(a_weight=(7, 3, 2), a_bias=(7, 3)), "those of 7 networks stacked. Make a list"),
+        (shapes(a_weight=(7, 3, 2), a_bias=(7, 3)), "a stack of 7 networks. Make a list"),
     ],
 )
 def test_unsupported_state_dicts_are_refused_with_the_reason(state_dict, message):

@@ -27,7 +27,7 @@ def test_networks_compute_what_their_modules_do(activation):
 def test_activations_with_other_arguments_are_not_mistaken():
     spec = NetworkSpec.from_module(mlp(nn.GELU(approximate="tanh")))
     assert spec.activation is None
-    with pytest.raises(ValueError, match="does not say what its networks compute: activation of layer 1"):
+    with pytest.raises(ValueError, match="does not record what its networks compute: activation of layer 1"):
         functional_call(random_features(spec), torch.randn(2, 3))
 
 

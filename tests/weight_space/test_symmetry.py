@@ -92,10 +92,10 @@ def test_scales_act_on_each_network_of_a_batch():
 
 
 def test_a_symmetry_of_another_activation_is_noticed():
-    with pytest.raises(AssertionError, match="do not keep the function"):
+    with pytest.raises(AssertionError, match="do not preserve the function"):
         assert_preserves(SPECS["relu"].symmetry, SPECS["tanh"])
     wrong = NetworkSpec.from_module(mlp(nn.Tanh())).with_activation("relu")
-    with pytest.raises(AssertionError, match="do not keep the function of Sequential"):
+    with pytest.raises(AssertionError, match="do not preserve the function of Sequential"):
         assert_preserves(wrong.symmetry, mlp(nn.Tanh()), torch.randn(4, 3))
 
 

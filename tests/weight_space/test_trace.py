@@ -175,7 +175,7 @@ class Random(nn.Module):
     [
         (Branching(), "Could not trace Branching.*branch on the values of tensors"),
         (HiddenWeights(), "HiddenWeights computes with the tensor 'extra'"),
-        (Random(), "another output each time"),
+        (Random(), "different outputs each time"),
         (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), "no hidden neurons"),
         (
             nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 2)),

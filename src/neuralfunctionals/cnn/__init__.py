@@ -1,4 +1,4 @@
-"""The input networks: small CNNs, and how many of them are trained at once."""
+"""The input networks: small CNNs, trained many at once."""
 
 from neuralfunctionals.cnn.settings import CnnSettings, build_cnn
 

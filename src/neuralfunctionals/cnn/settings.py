@@ -1,4 +1,4 @@
-"""What tells the networks of a zoo apart: `CnnSettings`, and the draws of each network from its own random numbers."""
+"""Hyperparameters of the networks of a zoo, and the random numbers of each network: `CnnSettings`, `CnnDraws`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ INITIALIZERS = ("glorot_normal", "he_normal", "orthogonal", "RandomNormal", "Tru
 TRAIN_FRACTIONS = (0.1, 0.25, 0.5, 1.0)
 CHANNELS, CONVOLUTIONS, KERNEL, STRIDE = 16, 3, 3, 2
 MIN_IMAGE_SIZE = 15
-"""Smaller images leave nothing after the third convolution."""
-# A normal distribution cut at two standard deviations has this one.
+"""Smaller images have no positions left after the third convolution."""
+# Standard deviation of a normal distribution truncated at two standard deviations.
 _TRUNCATED_STD = 0.87962566103423978
 _SETTINGS, _WEIGHTS, _SUBSET, _ORDER, _DROPOUT = range(5)
 
@@ -39,14 +39,14 @@ class CnnSettings:
     optimizer: str
     """Without momentum; Adam and RMSprop with decays 0.9, 0.999 and 0.9 and an epsilon of 1e-7."""
     w_init: str
-    """How the weights start; biases start at zero."""
+    """Initialisation of the weights; biases start at zero."""
     learning_rate: float
     l2reg: float
-    """Times the sum of squared weights, biases left out, is added to the loss."""
+    """L2 regularisation: this times the sum of squared weights, without biases, is added to the loss."""
     dropout: float
     """Fraction of activations dropped after each convolution."""
     init_std: float
-    """Standard deviation of the initialisers that leave it open: RandomNormal and TruncatedNormal."""
+    """Standard deviation of the initialisers RandomNormal and TruncatedNormal; others do not use it."""
     train_fraction: float
     """Fraction of the training images that this network sees."""
 
@@ -56,12 +56,12 @@ class CnnSettings:
 
 
 def cnn_spec(channels: int = 1, classes: int = 10) -> NetworkSpec:
-    """The network of the zoo."""
+    """The spec of the zoo's networks."""
     return NetworkSpec.cnn([channels] + [CHANNELS] * CONVOLUTIONS, (KERNEL, KERNEL), dense=[classes])
 
 
 def build_cnn(channels: int = 1, classes: int = 10, *, activation: str = "relu", dropout: float = 0.0) -> nn.Sequential:
-    """The network of the zoo as an ordinary module: a template for `features.to_modules`.
+    """The network of the zoo as an ordinary module, for instance as the template of `features.to_modules`.
 
     It takes images `(B, channels, height, width)` in [-1, 1] and returns logits.
 
@@ -79,7 +79,7 @@ def build_cnn(channels: int = 1, classes: int = 10, *, activation: str = "relu",
 
 @dataclass(frozen=True)
 class CnnDraws:
-    """The random numbers of one network; they depend on these three numbers alone, not on the rest of the zoo.
+    """The random numbers of one network; they depend only on these three numbers, not on the rest of the zoo.
 
     They come from a counter-based generator (Philox) with the seed and the item as its key, and the purpose, the
     attempt and the epoch as its counter.
@@ -88,7 +88,7 @@ class CnnDraws:
     seed: int
     item: int
     attempt: int = 0
-    """Counts networks of this item that diverged: the next one has other hyperparameters."""
+    """Number of earlier networks of this item that diverged; each attempt has new hyperparameters."""
 
     def _raw(self, count: int, purpose: int, epoch: int = 0) -> np.ndarray:
         key, counter = [self.seed, self.item], [0, purpose, self.attempt, epoch]
@@ -121,7 +121,7 @@ class CnnDraws:
         )
 
     def initial_weights(self, spec: NetworkSpec) -> Float[np.ndarray, "N"]:
-        """Packed weights and biases at the start."""
+        """Packed initial weights and biases."""
         uniform = self._uniform(spec.num_entries, _WEIGHTS)
         start = np.zeros(spec.num_entries)
         for group in spec.groups:
@@ -131,7 +131,7 @@ class CnnDraws:
         return start
 
     def subset(self, num_images: int) -> Int[np.ndarray, "M"]:
-        """Which of the training images this network sees."""
+        """The training images that this network sees."""
         count = max(1, int(self.settings.train_fraction * num_images))
         return np.argsort(self._raw(num_images, _SUBSET), kind="stable")[:count]
 
@@ -141,7 +141,7 @@ class CnnDraws:
 
     @property
     def dropout_key(self) -> int:
-        """Of 32 bits; see `dropout_masks`."""
+        """Key of 32 bits; see `dropout_masks`."""
         return int(self._raw(1, _DROPOUT)[0] >> np.uint64(32))
 
 
@@ -179,15 +179,15 @@ def _hash(x: np.ndarray) -> np.ndarray:
 
 
 def dropout_masks(key: int, step: int, rate: float, batch_size: int, num_positions: int) -> np.ndarray:
-    """What activations are multiplied with in one step: 0, or 1 / (1 - rate).
+    """Factors of the activations in one step: 0, or 1 / (1 - rate).
 
-    A mask is a hash of its place, so that both engines compute the same masks in their own order.
+    A mask is a hash of its position, so that both engines compute the same masks in any order.
 
     Args:
-        key: Of the network.
-        step: Of its training.
+        key: Key of the network.
+        step: Training step.
         rate: Fraction to drop, a multiple of 1 / 65536.
-        batch_size: Images of the step.
+        batch_size: Images per step.
         num_positions: Output positions of all convolutions together.
 
     Returns:

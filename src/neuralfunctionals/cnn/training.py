@@ -33,7 +33,7 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 # Axes: B input networks, N packed entries, K checkpoints, M images, H rows, W columns, C colours, P positions.
 
 METRICS = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-"""Measured at each checkpoint, without dropout: mean cross-entropy (no L2 term) and fraction of right answers."""
+"""Measured at each checkpoint, without dropout: mean cross-entropy (no L2 term) and accuracy."""
 _KERNEL = "cnn_training"
 _MAX_ATTEMPTS = 20
 _EPSILON = 1e-7
@@ -47,19 +47,19 @@ class CnnImages:
     """In [-1, 1]."""
     labels: Int32[np.ndarray, "M"]
     train: Int[np.ndarray, "_train"]
-    """Which images are for training, of which each network sees its fraction."""
+    """Indices of the training images, of which each network sees a fraction."""
     test: Int[np.ndarray, "_test"]
     num_classes: int
 
     @cached_property
     def spec(self) -> NetworkSpec:
-        """The network that reads them."""
+        """The spec of the networks for these images."""
         return cnn_spec(self.pixels.shape[3], self.num_classes)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedCnn:
-    """One network and how it went."""
+    """One network and its metrics."""
 
     draws: CnnDraws
     weights: Float[np.ndarray, "K N"]
@@ -79,7 +79,7 @@ class TrainedCnn:
 
 
 def checkpoint_epochs(epochs: int) -> list[int]:
-    """Epochs after which a network is kept: 0 to 3, every twentieth, the last."""
+    """Epochs after which checkpoints are kept: 0 to 3, every twentieth, and the last."""
     return sorted({e for e in range(epochs) if e < 4 or e % 20 == 0} | {epochs})
 
 
@@ -99,20 +99,20 @@ def train_cnns(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int], None] | None = None,
 ) -> list[TrainedCnn]:
-    """Trains one CNN for each item, on one thread; each depends on its item and the seed alone.
+    """Trains one CNN per item, on one thread; each depends only on its item and the seed.
 
-    An epoch goes once through the network's images in an order of its own and leaves out what does not fill a batch. An
-    item whose network diverges gets another one, with other hyperparameters.
+    An epoch is one pass over the network's images in random order, without the last incomplete batch. If a network
+    diverges, another one with new hyperparameters is trained for its item.
 
     Args:
-        images: What they learn from.
+        images: The images to train and test on.
         items: Numbers of the networks.
-        seed: One for the whole zoo.
-        epochs: Times that each network sees its images.
-        batch_size: Images a step; all of them for a network that has fewer.
+        seed: Random seed of the whole zoo.
+        epochs: How often each network sees its images.
+        batch_size: Images per step; a network with fewer images uses all of them.
         engine: `"native"` is compiled for this processor on first use and trains each network in its cache; `"torch"`
-            trains networks of one activation and equally many images in batches; `"auto"` takes the first that works.
-        dtype: Of the torch engine; the native one computes in single precision.
+            trains networks with equal activation and number of images in batches; `"auto"` uses the first that works.
+        dtype: Precision of the torch engine; the native one computes in single precision.
         progress: Called with the number of networks finished since the last call, after each epoch.
     """
     chosen = choose_engine(engine, images.pixels.shape[3])
@@ -134,7 +134,7 @@ def train_cnns(
 
 
 def num_batches(num_images: int, batch_size: int) -> tuple[int, int]:
-    """How many batches an epoch has, and their size."""
+    """The number of batches in an epoch, and their size."""
     size = min(batch_size, num_images)
     return num_images // size, size
 
@@ -199,7 +199,7 @@ def _image_arguments(images: CnnImages, which: np.ndarray) -> tuple[np.ndarray, 
     return shape, images.pixels, images.labels, which.astype(np.int32)
 
 
-# Torch: networks of one activation with equally many images, in step.
+# Torch: networks with the same activation and number of images, trained together.
 
 
 def _kind(draws: CnnDraws) -> tuple[str, float]:
@@ -239,7 +239,7 @@ def _train_torch(
             masks = [dropout_masks(d.dropout_key, now, d.settings.dropout, size, positions) for d in draws]
             variable = parameters.clone().requires_grad_()
             logits = _logits(spec, variable, pixels, activation, torch.from_numpy(np.stack(masks, 1)).to(dtype))
-            # Networks share no parameters, so that the gradient of the sum holds that of each.
+            # Networks share no parameters, so the gradient of the sum contains the gradient of each.
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / size
             optimizer.step(parameters, torch.autograd.grad(loss, variable)[0])
         report(0)
@@ -256,7 +256,7 @@ def _logits(
     activation: Callable[[Tensor], Tensor],
     masks: Float[Tensor, "M B P _c"] | None,
 ) -> Float[Tensor, "M B _classes"]:
-    """The networks of a batch are the groups of one convolution; each sees images of its own."""
+    """Runs a batch of networks, each on its own images, as the groups of one convolution."""
     features = WeightSpaceFeatures(spec, parameters[..., None])
     weights, biases = [w[..., 0] for w in features.weights], [b[..., 0] for b in features.biases]
     count, start = len(parameters), 0
@@ -282,7 +282,7 @@ def _num_positions(images: CnnImages) -> int:
 
 
 def _gather(images: CnnImages, which: np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Pixels `(M, B, C, H, W)` and labels `(M, B)` of the images that each network names."""
+    """Pixels `(M, B, C, H, W)` and labels `(M, B)` of each network's images."""
     pixels = rearrange(torch.from_numpy(images.pixels[which]), "B M H W C -> M B C H W")
     return pixels.to(dtype).contiguous(), torch.from_numpy(images.labels[which]).long().T
 

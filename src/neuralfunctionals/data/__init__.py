@@ -1,4 +1,4 @@
-"""What we learn from: image sets, editing targets, and stores of fitted networks."""
+"""Datasets: image sets, editing targets, and stores of fitted networks."""
 
 from neuralfunctionals.lazy import exports
 

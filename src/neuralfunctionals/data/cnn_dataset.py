@@ -20,11 +20,11 @@ from neuralfunctionals.images.image_set import SPLITS, ImageSet
 
 @dataclass(frozen=True, eq=False)
 class ZooPlan(ShardPlan):
-    """Which networks a zoo has and how they are trained: everything that decides its bytes."""
+    """The networks of a zoo and how they are trained: everything that determines its bytes."""
 
     image_set: ImageSet
     sources: np.ndarray
-    """The images used, for training and testing."""
+    """Indices of the images used for training and testing."""
     grey: bool
     engine: str
     options: dict[str, Any]
@@ -49,20 +49,20 @@ class ZooPlan(ShardPlan):
         """Plans a zoo.
 
         Args:
-            image_set: What the networks classify. They train on its splits train and val and are tested on test.
+            image_set: The images to classify. Networks train on the splits train and val and are tested on test.
             count: Number of networks.
-            grey: Take the mean of the colours.
-            epochs: Times that each network sees its images.
-            batch_size: Images a step.
-            limit_images: This many images, spread over the splits in proportion. Defaults to all.
-            seed: Start of the random numbers of the whole zoo.
+            grey: Average the colours to one grey channel.
+            epochs: How often each network sees its images.
+            batch_size: Images per step.
+            limit_images: Use only this many images, in proportion from each split. Defaults to all.
+            seed: Random seed of the whole zoo.
             engine: See `train_cnns`.
-            shard_size: Networks trained and written together. By default, chosen by their number.
+            shard_size: Networks trained and written together. By default, depends on the number of networks.
         """
-        values = {"networks": count, "epochs": epochs, "images a batch": batch_size}
+        values = {"networks": count, "epochs": epochs, "images per batch": batch_size}
         for name, value in values.items():
             if value < 1:
-                raise UserError(f"Expected at least one of the {name}, but got {value}.")
+                raise UserError(f"Expected the number of {name} to be at least 1, but got {value}.")
         if seed < 0:
             raise UserError(f"Expected a seed of at least 0, but got {seed}.")
         height, width, channels = image_set.shape
@@ -76,13 +76,13 @@ class ZooPlan(ShardPlan):
         if len(labels) and labels.min() < 0:
             raise UserError(
                 f"Expected images with labels, but '{image_set.name}' has none. Sort a folder's images into one "
-                "sub-folder for each class, or give an npz file with 'images' and 'labels'."
+                "sub-folder per class, or give an npz file with 'images' and 'labels'."
             )
         is_test = splits == SPLITS.index("test")
         if is_test.all() or not is_test.any():
             raise UserError(
-                f"Expected images for training and for testing, but {len(sources)} of '{image_set.name}' leave "
-                f"{(~is_test).sum()} and {is_test.sum()}. Take more images."
+                f"Expected images for training and for testing, but {len(sources)} of '{image_set.name}' give "
+                f"{(~is_test).sum()} and {is_test.sum()}. Use more images."
             )
         channels = 1 if grey else channels
         engine = choose_engine(engine, channels)
@@ -118,7 +118,7 @@ class ZooPlan(ShardPlan):
         return CnnImages(pixels, labels, np.flatnonzero(~is_test), np.flatnonzero(is_test), spec.widths[-1])
 
     def task(self, shard: int) -> Task:
-        """Which networks to train, and how."""
+        """The task that trains the networks of a shard."""
         items = self.header.items_of(shard)
         splits = zoo_splits(self.header.num_items)[items.start : items.stop]
         return partial(_train_shard, items, splits, {"engine": self.engine, **self.options})
@@ -158,7 +158,7 @@ def _train_shard(
 def zoo_splits(count: int) -> np.ndarray:
     """The published split of networks in a given order: the second half is test, a fifth of the first is validation."""
     first_half = list(range(count // 2))
-    random.Random(0).shuffle(first_half)  # Python's own generator, as the published readers use it
+    random.Random(0).shuffle(first_half)  # Python's own generator, as in the published code
     splits = np.full(count, SPLITS.index("test"), dtype=np.uint8)
     splits[first_half] = SPLITS.index("val")
     splits[first_half[: int(0.8 * len(first_half))]] = SPLITS.index("train")
@@ -166,4 +166,4 @@ def zoo_splits(count: int) -> np.ndarray:
 
 
 make_zoo = make_shards
-"""Trains what is missing in the store of a `ZooPlan`."""
+"""Trains the networks that are missing from the store of a `ZooPlan`."""

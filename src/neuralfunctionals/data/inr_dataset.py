@@ -17,13 +17,14 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.images.image_set import SPLITS, ImageSet
 from neuralfunctionals.inr import FitRecipe, SirenForm, choose_engine, find_recipe, fit
 from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B items.
 
 
 @dataclass(frozen=True, eq=False)
 class FitPlan(ShardPlan):
-    """Which items a dataset has and how they are fitted: everything that decides its bytes."""
+    """The items of a dataset and how they are fitted: everything that determines its bytes."""
 
     image_set: ImageSet
     items: Int[np.ndarray, "B 2"]
@@ -45,7 +46,7 @@ class FitPlan(ShardPlan):
         limit: int | None = None,
         psnr_db: float | None = None,
         hidden: Sequence[int] = (32, 32),
-        omega: float = 30.0,
+        omega: float = DEFAULT_OMEGA,
         convention: str = "paper",
         seed: int = 0,
         engine: str = "auto",
@@ -56,15 +57,15 @@ class FitPlan(ShardPlan):
         Args:
             image_set: The images.
             recipe: How each network is trained.
-            copies: Networks for each training image, from independent starts; validation and test images get one.
-            limit: This many images, spread over the splits in proportion. Defaults to all.
-            psnr_db: Stop each network at this quality.
+            copies: Networks per training image, from independent initial weights; validation and test images get one.
+            limit: Use only this many images, in proportion from each split. Defaults to all.
+            psnr_db: Stop each network when it reaches this PSNR.
             hidden: Widths of the hidden layers.
             omega: Frequency of the sines.
             convention: The SIREN convention; see `inr.convert_convention`.
-            seed: Start of the random numbers of the whole dataset.
+            seed: Random seed of the whole dataset.
             engine: See `inr.fit`.
-            shard_size: Items fitted and written together. By default, chosen by the number of items.
+            shard_size: Items fitted and written together. By default, depends on the number of items.
         """
         if copies < 1:
             raise UserError(f"Expected at least one copy of each image, but got {copies}.")
@@ -77,7 +78,7 @@ class FitPlan(ShardPlan):
         counts = np.where(image_set.splits[sources] == SPLITS.index("train"), copies, 1)
         copy = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         items = np.stack([np.repeat(sources, counts), copy], axis=1)
-        # The provenance tells the form: cached stores have names that depend on what the header says of the spec.
+        # The provenance records the form, not the spec: names of cached stores depend on the spec in the header.
         spec = NetworkSpec.mlp([2, *hidden, image_set.shape[2]])
         engine = choose_engine(engine, spec)
         options = {"omega": form.omega, "convention": form.convention, "seed": seed}
@@ -98,7 +99,7 @@ class FitPlan(ShardPlan):
         return cls(image_set, items, chosen, engine, {"hidden": tuple(hidden), **options}, header)
 
     def task(self, shard: int) -> Task:
-        """All that a worker needs to fit a shard."""
+        """The task that fits the networks of a shard."""
         items = self.header.items_of(shard)
         sources, copies = self.items[items.start : items.stop].T.astype(np.int64)
         facts = {
@@ -133,4 +134,4 @@ def _fit_shard(
 
 
 fit_dataset = make_shards
-"""Fits what is missing in the store of a `FitPlan`."""
+"""Fits the networks that are missing from the store of a `FitPlan`."""

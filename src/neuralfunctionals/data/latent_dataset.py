@@ -27,21 +27,21 @@ _BATCH = 64
 
 @dataclass(frozen=True, eq=False)
 class EncodePlan(ShardPlan):
-    """Latents for every network of a store, shard for shard; all else that it holds is kept."""
+    """Latents for every network of a store, shard by shard; its other tensors are kept."""
 
     source: Store
     header: StoreHeader
     shared: Any = None
-    """From networks to latents, an `Encode`; called from several threads."""
+    """The encoder, from networks to latents (`Encode`); called from several threads."""
 
     @classmethod
     def make(cls, encode: Encode, source: Store, made_by: Mapping[str, Any]) -> EncodePlan:
         """Plans latents.
 
         Args:
-            encode: From networks to latents.
+            encode: The encoder, from networks to latents.
             source: A complete store of networks.
-            made_by: What decides the latents, as plain JSON: a store is only continued with the same.
+            made_by: Everything that determines the latents, as plain JSON; to continue a store, it must be the same.
         """
         if source.header.spec is None:
             raise StoreError(f"The store at {source.path} holds no networks to encode. Make one with nf fit.")
@@ -62,7 +62,7 @@ class EncodePlan(ShardPlan):
 
 @torch.no_grad()
 def _encode_shard(source: Store, shard: int, encode: Encode, progress: Callable[[int], None] | None) -> Shard:
-    """Encodes a shard, in batches that are the same however often the work was interrupted."""
+    """Encodes a shard. Batches do not depend on interruptions, so that results stay the same."""
     tensors = source.map_tensors(shard)
     spec = source.header.spec
     assert spec is not None
@@ -85,11 +85,11 @@ def encode_dataset(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """Encodes what is missing in the store; finished shards stay as they are.
+    """Encodes the networks that are missing from the store; finished shards are kept.
 
     Args:
-        plan: What to encode.
-        out: The store's directory, new or begun with the same plan.
+        plan: The networks to encode, and the encoder.
+        out: The store's directory: new, or started with the same plan.
         workers: Shards encoded at the same time, one thread each. Defaults to all cores.
         progress: Called with the number of items finished since the last call.
     """

@@ -25,7 +25,7 @@ from neuralfunctionals.machine import num_cores
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """What a worker hands back."""
+    """The result of a task."""
 
     tensors: dict[str, np.ndarray]
     metadata: list[dict[str, Any]]
@@ -36,21 +36,21 @@ Task = Callable[[Any, Callable[[int], None] | None], Shard]
 
 
 class ShardPlan(ABC):
-    """Everything that decides the bytes of a store."""
+    """Everything that determines the bytes of a store."""
 
     header: StoreHeader
     shared: Any = None
-    """What all shards need; a worker gets it once."""
+    """Data that all shards need; sent to each worker once."""
     quality: ClassVar[str | None] = None
-    """The tensor that says how well each item went, for progress."""
+    """The tensor with the quality of each item, for progress reports."""
 
     @abstractmethod
     def task(self, shard: int) -> Task:
-        """What makes a shard: small enough to send to another machine, and the same work wherever it is done."""
+        """The task that makes a shard: small enough to send to another machine, with the same result on any machine."""
 
 
 def describe_items(items: range, **columns: np.ndarray | Sequence[Any]) -> list[dict[str, Any]]:
-    """Plain JSON for each item of a shard, from one column for each name; splits are named."""
+    """Plain JSON for each item of a shard, from named columns; splits are written by name."""
     lists = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
     lists["split"] = [SPLITS[code] for code in lists["split"]]
     rows = zip(*lists.values(), strict=True)
@@ -66,16 +66,16 @@ def make_shards(
     ray_address: str | None = None,
     progress: Callable[[int, Sequence[float]], None] | None = None,
 ) -> Store:
-    """Makes what is missing in a store, by fitting (`fit_dataset`) or training (`make_zoo`); finished shards stay.
+    """Makes the missing shards of a store, by fitting (`fit_dataset`) or training (`make_zoo`); others are kept.
 
     Args:
-        plan: What to make.
-        out: The store's directory, new or begun with the same plan.
+        plan: The plan of the store.
+        out: The store's directory: new, or started with the same plan.
         workers: Shards made at the same time, one thread each. Defaults to all cores.
-        share: `(i, n)` does the shards whose number is `i` modulo `n`, so that `n` machines divide the work.
-        ray_address: Runs the shards on a Ray cluster: `"local"` starts one here.
-        progress: Called with the number of items finished since the last call, and with the PSNR of fitted networks, or
-            the test accuracies of CNNs, of a finished shard.
+        share: `(i, n)` makes only the shards whose number is `i` modulo `n`, to divide the work among `n` machines.
+        ray_address: Address of a Ray cluster to run on; `"local"` starts one on this machine.
+        progress: Called with the number of items finished since the last call and, when a shard is finished, with the
+            PSNR of its fitted networks or the test accuracies of its CNNs.
     """
     store = Store.create(out, plan.header)
     mine = range(share[0], plan.header.num_shards, share[1])
@@ -100,7 +100,7 @@ def make_shards(
 def _run_here(
     plan: ShardPlan, shards: Iterable[int], workers: int, report: Callable[[int], None]
 ) -> Generator[tuple[int, Shard]]:
-    """Shards in threads: the engines leave the interpreter's lock while they compute."""
+    """Runs shards in threads: the engines release the interpreter's lock while they compute."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     pool = ThreadPoolExecutor(workers)
@@ -115,7 +115,7 @@ def _run_here(
         waiting = deque(shards)
         running: dict[Future[Shard], int] = {}
         while waiting or running:
-            # Few shards ahead of those in work: memory stays the same for any number of images.
+            # Only one shard is prepared ahead, so that memory does not grow with the number of images.
             while waiting and len(running) < workers + 1:
                 shard = waiting.popleft()
                 running[pool.submit(plan.task(shard), plan.shared, report_or_stop)] = shard
@@ -129,7 +129,7 @@ def _run_here(
 
 
 def _run_on_ray(plan: ShardPlan, shards: Iterable[int], workers: int, address: str) -> Generator[tuple[int, Shard]]:
-    """Shards as tasks of a Ray cluster; those of a worker that died go to another."""
+    """Runs shards as tasks of a Ray cluster; if a worker dies, another takes over its shards."""
     try:
         import ray
     except ImportError as error:
@@ -167,7 +167,7 @@ def _run_on_ray(plan: ShardPlan, shards: Iterable[int], workers: int, address: s
 
 
 def _require_answer(address: str) -> None:
-    """Raises at once where nobody listens; Ray itself would try for minutes."""
+    """Raises at once if nothing listens at the address; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,20 +1,20 @@
-"""Weights on disk: shards of named tensors with an index beside each, every byte under a checksum.
+"""Weights on disk: shards of named tensors, each with an index; checksums cover every byte.
 
 A store is a directory:
 
-    store.jsonl             what is in it: version, spec, number of items, provenance
+    store.jsonl             the header: version, spec, number of items, provenance
     00000.safetensors       the first items: named tensors whose first axis counts items
-    00000.jsonl             their index: one line for each item, then one with the size and checksum of the tensors and
+    00000.jsonl             their index: one line per item, then one with the size and checksum of the tensors and
                             the checksum of store.jsonl
     00001.safetensors ...
 
 The last line of each `.jsonl` is the checksum of the lines above it.
 
-A shard holds a fixed range of items and is written whole or not at all; it counts once its index stands. Nothing is
-ever appended to a file, so that a killed run leaves whole shards and perhaps a temporary file.
+A shard holds a fixed range of items and is written completely or not at all; it is finished once its index exists.
+Files are never appended to, so that a killed run leaves complete shards and perhaps a temporary file.
 
-Each process checks a shard before it reads it for the first time. Indexes of older releases do not say which store
-they belong to, and are accepted.
+Each process checks a shard before it reads it for the first time. Indexes of older releases do not record which
+store they belong to, and are accepted.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _DTYPES = {
     "BOOL": "?",
 }
 _intact: set[tuple[Any, ...]] = set()
-"""Files that this process has checked, as they were then."""
+"""Files that this process has checked, with their status at that time."""
 
 
 class _Checks(TypedDict, total=False):
-    """The last line of an index: what the tensors must be, and to which store they belong."""
+    """The last line of an index: size and checksum of the tensors, and the store that they belong to."""
 
     file: str
     bytes: int
@@ -68,13 +68,13 @@ class _Checks(TypedDict, total=False):
 
 
 class Store:
-    """A store opened for reading or continued for writing.
+    """A store, opened to read it or to add shards.
 
     Args:
         path: Its directory.
 
     Raises:
-        StoreError: If there is no store, it is of another version, or its index is damaged.
+        StoreError: If there is no store, it has another version, or its header is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -82,8 +82,8 @@ class Store:
         file = self.path / _HEADER
         if self.path.is_file():
             raise StoreError(
-                f"Expected the directory of a store, but {self.path} is a file. Hand a file of networks over with "
-                "--weights, or make a store of several with nf data import."
+                f"Expected the directory of a store, but {self.path} is a file. Pass a file of networks with "
+                "--weights, or import several into a store with nf data import."
             )
         if not file.is_file():
             raise StoreError(
@@ -92,31 +92,31 @@ class Store:
         data = file.read_bytes()
         self.header = StoreHeader.from_bytes(data, file)
         self.digest = hashlib.sha256(data).hexdigest()
-        """The checksum of `store.jsonl`, which every shard repeats."""
+        """The checksum of `store.jsonl`, which is also in every shard's index."""
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
-        """Whether there is a store, begun or complete."""
+        """Whether there is a store, complete or not."""
         return (Path(path) / _HEADER).is_file()
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: StoreHeader) -> Store:
-        """Begins a store, or continues one with the same header; temporary files of dead runs are removed.
+        """Creates a store, or opens one with the same header; temporary files of killed runs are removed.
 
-        Any number of writers with the same header may do so at the same time.
+        Several writers with the same header may do this at the same time.
         """
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise StoreError(f"Expected a directory for the store, but {path} is a file.")
         path.mkdir(parents=True, exist_ok=True)
-        # The header is the first file of a store: once there are others, it is there or never will be.
+        # The header is written first: a directory with other files but no header is not a store.
         if any(not is_temporary(p) for p in path.iterdir()) and not cls.is_at(path):
             raise StoreError(
-                f"Expected an empty directory or a store at {path}, but it holds other files. Name another one."
+                f"Expected an empty directory or a store at {path}, but it holds other files. Choose another directory."
             )
         if not cls.is_at(path):
             write_new(path / _HEADER, header.to_bytes())
-        store = cls(path)  # ours, or that of another writer who was faster
+        store = cls(path)  # this one, or that of another writer that was faster
         store._require_same(header)
         remove_abandoned(path)
         return store
@@ -124,21 +124,21 @@ class Store:
     def _require_same(self, header: StoreHeader) -> None:
         ours, theirs = (json.loads(h.to_bytes().partition(b"\n")[0]) for h in (self.header, header))
         differences = [
-            f"{key}: {there.get(key)!r} there, {asked.get(key)!r} asked"
+            f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested"
             for there, asked in ((ours.pop("provenance"), theirs.pop("provenance")), (ours, theirs))
             for key in sorted({*there, *asked})
             if there.get(key) != asked.get(key)
         ]
         if differences:
             raise StoreError(
-                f"The store at {self.path} was made otherwise ({'; '.join(differences)}). Repeat its own command to "
-                "continue it, or name another directory."
+                f"The store at {self.path} was made differently ({'; '.join(differences)}). Repeat the command that "
+                "made it to continue, or choose another directory."
             )
 
     # Shards.
 
     def file(self, shard: int, ending: str) -> Path:
-        """Where a shard's tensors (`safetensors`) or index (`jsonl`) are kept."""
+        """The path of a shard's tensors (`safetensors`) or index (`jsonl`)."""
         return self.path / f"{shard:05d}.{ending}"
 
     def has_shard(self, shard: int) -> bool:
@@ -147,8 +147,8 @@ class Store:
 
     @cached_property
     def shards(self) -> list[int]:
-        """The finished shards, as they were when first asked for."""
-        # From what is there, not from what is planned: a header may promise any number of shards.
+        """The finished shards; listed once and cached."""
+        # From the files, not from the header: a damaged header may claim any number of shards.
         endings: dict[int, int] = {}
         for name in os.listdir(self.path):
             shard = self._number(name)
@@ -157,14 +157,14 @@ class Store:
         return sorted(shard for shard, count in endings.items() if count == 2 and self.has_shard(shard))
 
     def _number(self, name: str) -> int | None:
-        """Which shard a file belongs to; none if it is no part of the store."""
+        """The shard that a file belongs to; None if it is not part of the store."""
         found = _SHARD.fullmatch(name)
         shard = int(found[1]) if found else -1
         is_ours = found and 0 <= shard < self.header.num_shards and name == self.file(shard, found[2]).name
         return shard if is_ours else None
 
     def write_shard(self, shard: int, tensors: Mapping[str, np.ndarray], metadata: Sequence[Mapping[str, Any]]) -> None:
-        """Adds a shard, whole or not at all.
+        """Writes a shard, completely or not at all.
 
         Args:
             shard: Its number.
@@ -191,7 +191,7 @@ class Store:
         file = self.file(shard, "jsonl")
         try:
             named = [(line, f"line {number} of {file}") for number, line in enumerate(lines, start=1)]
-            # A network may have diverged: what was measured of it need not be finite.
+            # A network may have diverged: its metrics need not be finite.
             return [conform(parse_json(line, where, allow_nan=True), dict, where) for line, where in named], checks
         except JsonError as error:
             raise StoreError(f"{error} {_REPAIR}") from error
@@ -200,7 +200,7 @@ class Store:
         file = self.file(shard, "jsonl")
         body = unseal(file.read_bytes())
         if body is None:
-            raise StoreError(f"{file} is damaged: its checksum does not fit. {_REPAIR}")
+            raise StoreError(f"{file} is damaged: its checksum does not match. {_REPAIR}")
         *lines, last = body.split(b"\n")
         try:
             checks = conform(parse_json(last, f"the last line of {file}"), _Checks, f"the last line of {file}")
@@ -214,13 +214,13 @@ class Store:
             )
         if checks.get("store", self.digest) != self.digest:
             raise StoreError(
-                f"{file} belongs to another store than {self.path / _HEADER}: one of the two was exchanged. Put back "
-                "the right one, or delete this index and repeat the command that made the store."
+                f"{file} belongs to another store than {self.path / _HEADER}: one of the two was replaced. Restore "
+                "the original, or delete this index and repeat the command that made the store."
             )
         return lines, checks
 
     def map_tensors(self, shard: int) -> dict[str, np.ndarray]:
-        """Memory maps of a shard's tensors, after a check of all its bytes, once in each process."""
+        """Memory maps of a shard's tensors; all bytes are checked first, once per process."""
         checks = self._require_intact(shard)
         file, count = self.file(shard, "safetensors"), len(self.header.items_of(shard))
         size = checks["bytes"]
@@ -228,14 +228,14 @@ class Store:
             with open(file, "rb") as stream:
                 length = int.from_bytes(stream.read(8), "little")
                 entries = parse_json(stream.read(length) if length <= size else b"", str(file))
-            # Copy-on-write: torch wants to be allowed to write into arrays it gets, yet the file never changes.
+            # Copy-on-write: torch expects writable arrays, but the file must never change.
             whole = np.asarray(np.memmap(file, np.uint8, "c"))
             tensors = {}
             for name, entry in entries.items():
                 if name != "__metadata__":
                     start, stop = (8 + length + offset for offset in entry["data_offsets"])
                     if not 8 + length <= start <= stop <= size or entry["shape"][0] != count:
-                        raise UserError(f"{name} has other sizes")
+                        raise UserError(f"{name} has different sizes")
                     tensors[name] = whole[start:stop].view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise StoreError(f"{file} is damaged: its header cannot be read. {_REPAIR}") from error
@@ -244,12 +244,12 @@ class Store:
     # Checks.
 
     def problems(self) -> Iterator[tuple[Path, str]]:
-        """Every file that is damaged, missing or no part of the store, with what is wrong; reads all bytes."""
+        """Every file that is damaged, missing or not part of the store, with a message; reads all bytes."""
         files = sorted(self.path.iterdir())
         numbers = {file: self._number(file.name) for file in files}
         indexed = sorted(shard for file, shard in numbers.items() if shard is not None and file.suffix == ".jsonl")
         for before, shard in pairwise([-1, *indexed, self.header.num_shards]):
-            if shard > before + 1:  # a gap: one line, however many shards are missing
+            if shard > before + 1:  # a gap: one line for any number of missing shards
                 items = range(self.header.items_of(before + 1).start, self.header.items_of(shard - 1).stop)
                 where = f"items {items.start} to {items.stop - 1}"
                 missing = self.file(before + 1, "jsonl")
@@ -264,16 +264,16 @@ class Store:
                 if not tensors.is_file():
                     yield tensors, f"missing. {_REPAIR}"
                 elif sha256_of(tensors) != checks.get("sha256"):
-                    yield tensors, f"{tensors} is damaged: its checksum does not fit. {_REPAIR}"
+                    yield tensors, f"{tensors} is damaged: its checksum does not match. {_REPAIR}"
         for file in files:
             if numbers[file] is None and file.name != _HEADER:
-                yield file, f"{file} is no part of the store. Remove it."
+                yield file, f"{file} is not part of the store. Remove it."
 
     def map_shards(self) -> dict[int, dict[str, np.ndarray]]:
-        """The tensors of all finished shards, by their numbers, from the memory map.
+        """Memory maps of the tensors of all finished shards, by shard number.
 
         Raises:
-            StoreError: If there is none, one is damaged, or they are not of one kind.
+            StoreError: If there are no shards, one is damaged, or they hold different kinds of tensors.
         """
         finished = self.shards
         if not finished:
@@ -289,31 +289,31 @@ class Store:
 
     @staticmethod
     def join_columns(shards: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The tensors with one number for each item, for all items of some shards."""
+        """The tensors that have one number per item, joined over shards."""
         first = next(iter(shards.values()))
         names = [name for name in first if first[name].ndim == 1]
         return {name: np.concatenate([tensors[name] for tensors in shards.values()]) for name in names}
 
     def _require_fitting(self, file: Path, tensors: Mapping[str, np.ndarray], *, is_alike: bool) -> None:
-        """Raises unless tensors are alike in all shards, and those that the spec and the splits allow."""
+        """Raises unless tensors are of the same kind in all shards and agree with the spec and the splits."""
         if not is_alike:
             raise StoreError(f"{file} holds other tensors than the shards before it. Make the store again.")
         spec, weights, splits = self.header.spec, tensors.get("weights"), tensors.get("split")
         if spec is not None and weights is not None and weights.shape[1:] != (spec.num_entries,):
             raise StoreError(
-                f"{file} holds weights of shape {weights.shape[1:]}, expected those of {spec}. Make the store again."
+                f"{file} holds weights of shape {weights.shape[1:]}, which do not fit {spec}. Make the store again."
             )
         if splits is not None and (splits.ndim != 1 or splits.min() < 0 or splits.max() >= len(SPLITS)):
-            raise StoreError(f"{file} holds splits that are none of {list(SPLITS)}. Make the store again.")
+            raise StoreError(f"{file} holds splits other than {list(SPLITS)}. Make the store again.")
 
     def require_intact(self, shards: Sequence[int]) -> None:
-        """Raises if one of these finished shards is damaged; each process reads a shard once for this."""
-        with ThreadPoolExecutor(num_cores()) as pool:  # hashing leaves the interpreter's lock
+        """Raises if one of these finished shards is damaged; each process checks a shard once."""
+        with ThreadPoolExecutor(num_cores()) as pool:  # hashing releases the interpreter's lock
             for _ in pool.map(self._require_intact, shards):
                 pass
 
     def _require_intact(self, shard: int) -> dict[str, Any]:
-        """Checks a shard, unless this process has done so since it was written; returns what its index says of it."""
+        """Checks a shard, unless this process has done so since it was written; returns the last line of its index."""
         _, checks = self._read_index_lines(shard)
         file = self.file(shard, "safetensors")
         status = file.stat()
@@ -325,7 +325,7 @@ class Store:
                 f"{file} is damaged: it has {status.st_size} bytes instead of {checks.get('bytes')}. {_REPAIR}"
             )
         if sha256_of(file) != checks.get("sha256"):
-            raise StoreError(f"{file} is damaged: its checksum does not fit. {_REPAIR}")
+            raise StoreError(f"{file} is damaged: its checksum does not match. {_REPAIR}")
         _intact.add(state)
         return checks
 

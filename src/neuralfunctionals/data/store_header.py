@@ -1,4 +1,4 @@
-"""What a store holds, and the seal that its descriptions carry: `StoreHeader`, `seal`, `unseal`."""
+"""The header of a store, and the checksum line of its `.jsonl` files: `StoreHeader`, `seal`, `unseal`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from neuralfunctionals.weight_space import NetworkSpec
 FORMAT = "neuralfunctionals store"
 VERSION = 1
 MAX_ITEMS = 10**10
-"""More cannot be meant: a store of the smallest networks would have terabytes."""
+"""A larger number must be a mistake: even with the smallest networks, the store would take terabytes."""
 
 
 class StoreError(UserError):
-    """A store that is damaged, of another version, or not what was expected."""
+    """A store is damaged, has another version, or does not hold what was expected."""
 
 
 class Provenance(TypedDict, total=False):
-    """Names of a provenance that have a meaning here; others are only shown."""
+    """The keys of a provenance that the library uses; others are only displayed."""
 
     path: str
     kind: str
@@ -40,7 +40,7 @@ class Provenance(TypedDict, total=False):
 
 
 class _Content(TypedDict):
-    """What `store.jsonl` says."""
+    """The content of `store.jsonl`."""
 
     format: str
     version: int
@@ -52,13 +52,13 @@ class _Content(TypedDict):
 
 @dataclass(frozen=True)
 class StoreHeader:
-    """What a store holds, known before its first item is made."""
+    """Description of a store, known before its first item is made."""
 
     num_items: int
     shard_size: int
     spec: NetworkSpec | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """How the items are made, as plain JSON; a store is only continued by what has the same."""
+    """How the items are made, as plain JSON; a store can only be continued with the same provenance."""
 
     def __post_init__(self) -> None:
         for name in ("num_items", "shard_size"):
@@ -67,7 +67,7 @@ class StoreHeader:
 
     @property
     def num_shards(self) -> int:
-        """Shards of a complete store."""
+        """Number of shards of the complete store."""
         return -(-self.num_items // self.shard_size)
 
     def items_of(self, shard: int) -> range:
@@ -102,7 +102,7 @@ class StoreHeader:
                 f"{VERSION}. Use the release that wrote it, or make the store again. Nothing was changed."
             )
         if body is None:
-            raise StoreError(f"{path} is damaged: its checksum does not fit.")
+            raise StoreError(f"{path} is damaged: its checksum does not match.")
         try:
             read = conform(content, _Content, str(path))
             conform(read["provenance"], Provenance, f"{path}: provenance", open_names=True)
@@ -113,7 +113,7 @@ class StoreHeader:
 
 
 def seal(body: bytes) -> bytes:
-    """The lines of a description, and one with their checksum."""
+    """Appends a line with the checksum of the lines before it."""
     return body + _seal_of(body)
 
 
@@ -125,6 +125,6 @@ _SEAL_LENGTH = len(_seal_of(b""))
 
 
 def unseal(data: bytes) -> bytes | None:
-    """What was sealed; nothing if any byte has changed."""
+    """The lines without the checksum line; None if the checksum does not match."""
     body = data[:-_SEAL_LENGTH]
     return body if _seal_of(body) == data[-_SEAL_LENGTH:] else None

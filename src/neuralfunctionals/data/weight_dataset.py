@@ -29,22 +29,22 @@ _log = logging.getLogger(__name__)
 class WeightItems:
     """Some items of a dataset: one, or a batch.
 
-    For one item `label`, `source_index` and `copy` are numbers, `split` a string, `image` is `(H, W, C)`, `features` a
-    batch of one; for several they are tensors, a list, `(B, H, W, C)` and a batch.
+    For one item, `label`, `source_index` and `copy` are numbers, `split` is a string, `image` is `(H, W, C)` and
+    `features` is a batch of one. For a batch, they are tensors, a list, `(B, H, W, C)` and a batch.
     """
 
     features: WeightSpaceFeatures | None
-    """The weights, of one channel; nothing for a store of latents."""
+    """The weights, one channel; None for a store of latents."""
     label: Any
     image: Tensor | None
     split: Any
     source_index: Any
     copy: Any
     tensors: dict[str, Tensor]
-    """What the store holds for these items, by name; checkpoints of their training only by `WeightDataset.column`."""
+    """The store's tensors for these items, by name; for checkpoints of the training, use `WeightDataset.column`."""
 
     def __getitem__(self, index: slice) -> WeightItems:
-        """Some items of a batch."""
+        """A slice of the batch."""
 
         def part(values: Any) -> Any:
             return None if values is None else values[index]
@@ -62,14 +62,14 @@ class WeightItems:
 class WeightDataset:
     """A store of networks as a dataset: items and shuffled batches straight from the memory map.
 
-    Works as a map-style dataset of `torch.utils.data.DataLoader` with `collate_fn=lambda items: items`, which then gets
-    whole batches.
+    Works as a map-style dataset of `torch.utils.data.DataLoader` with `collate_fn=lambda items: items`, because it
+    returns whole batches.
 
     Args:
-        path: The store's directory. A store that is still being made shows the shards finished so far.
+        path: The store's directory. If the store is still being made, the dataset has the shards finished so far.
 
     Raises:
-        StoreError: If the store is of another version or damaged: every byte is checked, once in each process.
+        StoreError: If the store has another version or is damaged: every byte is checked, once per process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -77,14 +77,14 @@ class WeightDataset:
         self._shards = self.store.map_shards()
         shards = list(self._shards)
         self.tensor_names = tuple(sorted(self._shards[shards[0]]))
-        # One number an item: small enough to hold, and then one lookup instead of one in every shard.
+        # One number per item: small enough for memory, and one lookup instead of one in every shard.
         self._columns = self.store.join_columns(self._shards)
         self._numbers = np.array(shards)
         ranges = [self.store.header.items_of(shard) for shard in shards]
         self._starts = np.cumsum([0, *map(len, ranges[:-1])])
         self._items = np.concatenate([np.array(items) for items in ranges])
         self._stored = _tell_form(self.store.header.spec, self.store.header.provenance)
-        self._spec = self._stored  # as items are read
+        self._spec = self._stored  # of the items returned
         self._rendered_size: tuple[int, int] | None = None
 
     @property
@@ -94,7 +94,7 @@ class WeightDataset:
 
     @property
     def spec(self) -> NetworkSpec:
-        """The networks' spec; that of sine networks has the frequency and convention that the store tells."""
+        """The networks' spec; for sine networks, with the frequency and convention that the store records."""
         if self._spec is None:
             raise UserError(f"The store at {self.path} holds no networks. Expected a store made by nf fit or nf zoo.")
         return self._spec
@@ -115,7 +115,7 @@ class WeightDataset:
     # Choosing.
 
     def select(self, indices: Sequence[int] | np.ndarray | Tensor) -> WeightDataset:
-        """These items only, as a dataset that shares the memory map."""
+        """A dataset of these items only; it shares the memory map."""
         return self._with(_items=self._items[np.asarray(indices)])
 
     def _with(self, **changes: Any) -> WeightDataset:
@@ -130,29 +130,29 @@ class WeightDataset:
         return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
 
     def spread(self, count: int | None) -> WeightDataset:
-        """So many items, spread evenly over all; all if there are no more, or if the number is missing."""
+        """A dataset of `count` evenly spaced items; of all items if there are fewer, or if `count` is None."""
         if count is None or count >= len(self):
             return self
         return self.select(np.linspace(0, len(self) - 1, count).astype(np.int64))
 
-    # Reading otherwise.
+    # Conversions on reading.
 
     def find_form(self, assumed: SirenForm) -> SirenForm | None:
-        """The form in which the store has its sine networks; None for networks that cannot be sine networks.
+        """The form of the store's sine networks; None if they cannot be sine networks.
 
         Args:
-            assumed: Returned, and a line logged, where the store does not say.
+            assumed: Returned, with a warning in the log, if the store does not record a form.
         """
         if self._stored is None or not can_be_siren(self._stored):
             return None
         if self._stored.omega is None and SirenForm.from_provenance(self.provenance) is None:
-            _log.warning("%s does not say the form of its sine networks: %s are assumed.", self.path, assumed)
+            _log.warning("%s does not record the form of its sine networks; assuming %s.", self.path, assumed)
         return SirenForm.of(self._stored, assumed=assumed)
 
     def in_form(self, form: SirenForm) -> WeightDataset:
-        """The dataset with its sine networks converted to a form as they are read; other networks stay as they are.
+        """The dataset with sine networks converted to a form when they are read; other networks are not changed.
 
-        `features` of the items are converted. `tensors` and `column` stay what the store holds.
+        Only the `features` of items are converted, not their `tensors`, and not `column`.
         """
         own = self.find_form(form)
         if own is None or self._stored is None:
@@ -163,15 +163,15 @@ class WeightDataset:
 
     @property
     def can_render(self) -> bool:
-        """Whether the networks can be sine networks of two coordinates, which show images."""
+        """Whether the networks can be sine networks of two coordinates, which can be rendered as images."""
         spec = self.store.header.spec
         return spec is not None and can_be_siren(spec) and spec.widths[0] == 2
 
     def with_images(self, size: tuple[int, int] | None = None) -> WeightDataset:
-        """The dataset with an image for each item: the store's own, or else rendered from its network when it is read.
+        """The dataset with an image for each item: the one in the store, or else rendered from its network when read.
 
         Args:
-            size: Height and width of rendered images; defaults to what the store says.
+            size: Height and width of rendered images. Defaults to the size that the store records.
         """
         if "image" in self.tensor_names or self._rendered_size is not None:
             return self
@@ -183,7 +183,7 @@ class WeightDataset:
         size = size or tuple(self.provenance.get("image_shape", ())[:2]) or None
         if size is None:
             raise UserError(
-                f"The store at {self.path} has no images, and does not say at which size to render its networks. "
+                f"The store at {self.path} has no images and does not record the size at which to render its networks. "
                 "Import them again with nf data import ... --image-size 28."
             )
         return self._with(_rendered_size=size)
@@ -195,7 +195,7 @@ class WeightDataset:
         return self._gather(name, self._items)
 
     def metadata(self, index: int) -> dict[str, Any]:
-        """What the index says about one item."""
+        """The index entry of one item."""
         shard, row = divmod(int(self._items[index]), self.store.header.shard_size)
         return self.store.read_index(shard)[0][row]
 
@@ -214,13 +214,13 @@ class WeightDataset:
     def batches(
         self, batch_size: int, *, shuffle: bool = True, generator: torch.Generator | None = None
     ) -> Iterator[WeightItems]:
-        """All items once, in batches; the last may be smaller."""
+        """Iterates over all items once, in batches; the last may be smaller."""
         order = torch.randperm(len(self), generator=generator) if shuffle else torch.arange(len(self))
         for part in order.split(batch_size):
             yield self[part]
 
     def _make(self, items: np.ndarray, *, alone: bool) -> WeightItems:
-        # Checkpoints hold many times the weights, and nearly no reader of items wants them.
+        # Checkpoints are many times larger than the weights, and rarely needed.
         names = [name for name in self.tensor_names if not name.startswith("checkpoint_")]
         tensors = {name: self._gather(name, items) for name in names}
         features, image = None, tensors.get("image")
@@ -272,7 +272,7 @@ class WeightDataset:
 
 
 def _tell_form(spec: NetworkSpec | None, made: Mapping[str, Any]) -> NetworkSpec | None:
-    """The spec of a store, with what its provenance tells of sine networks."""
+    """The spec of a store, with the form of sine networks that its provenance records."""
     told = SirenForm.from_provenance(made)
     if spec is None or told is None or not can_be_siren(spec):
         return spec

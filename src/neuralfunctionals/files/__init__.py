@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, read without trust."""
+"""Files: atomic writing, and reading of files that are not trusted."""

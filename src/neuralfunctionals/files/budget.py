@@ -1,4 +1,4 @@
-"""How much memory something read from a file may take: `require_memory`, one limit for all readers."""
+"""A limit on the memory that the contents of a file may take: `require_memory`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_MEMORY = "NF_MAX_MEMORY"
 _DEFAULT = "2G"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _GROWTH = 200
-"""How many times its size on disk a file may grow if that takes more than a small part of the limit."""
+"""Largest ratio of memory to size on disk for files that take more than a small part of the limit."""
 
 
 def parse_size(text: str) -> int:
@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE)
     if not found or not int(found[1]):
-        raise UserError(f"Expected a size of memory such as 500M or 8G, but got '{text}'.")
+        raise UserError(f"Expected a memory size such as 500M or 8G, but got '{text}'.")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -34,13 +34,13 @@ def memory_limit() -> int:
 
 
 def require_memory(size: int, what: str, *, stored: int | None = None) -> None:
-    """Raises if something would take more memory than is allowed; called before any of it is allocated.
+    """Raises if something would take more memory than allowed; call it before allocating any of it.
 
     Args:
-        size: The bytes it would take.
-        what: What would take them, for the message.
+        size: Its bytes in memory.
+        what: Its name, for the message.
         stored: Its bytes on disk. A file that takes more than an eighth of the limit may not grow more than 200 times:
-            weights and pictures never do, files made to exhaust memory always do.
+            weights and pictures never do, but files made to exhaust memory do.
     """
     limit = memory_limit()
     if size > limit:
@@ -51,13 +51,13 @@ def require_memory(size: int, what: str, *, stored: int | None = None) -> None:
         return
     gigabytes = -(-wanted // _UNITS["G"])
     raise UserError(
-        f"{what} would take {_describe(size)} of memory, {reason}. If this is right, allow more with "
+        f"{what} would take {_describe(size)} of memory, {reason}. If this is intended, allow more with "
         f"--max-memory {gigabytes}G or {MAX_MEMORY}={gigabytes}G."
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; torch has no class of its own for it on the CPU."""
+    """Whether an error means that memory ran out; torch has no special class for it on the CPU."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 

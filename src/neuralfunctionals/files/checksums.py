@@ -1,7 +1,7 @@
-"""Checksums of files, kept beside them in `SHA256SUMS`: `sha256_of`, `require_intact`, `read_intact`.
+"""Checksums of files, in a file `SHA256SUMS` next to them: `sha256_of`, `require_intact`, `read_intact`.
 
-The format is that of `sha256sum`. A file may be listed with two checksums: what it was, and what it is about to be.
-Files that are not listed are accepted: older releases kept no checksums.
+The format is that of `sha256sum`. While a file is being replaced, it is listed with its old and its new checksum.
+Files that are not listed are accepted: older releases did not write checksums.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SUMS = "SHA256SUMS"
 
 
 def sha256_of(file: Path) -> str:
-    """The checksum of a file, read piece by piece."""
+    """The checksum of a file, read in chunks."""
     with open(file, "rb") as stream:
         digest = hashlib.sha256()
         while chunk := stream.read(1 << 20):
@@ -24,7 +24,7 @@ def sha256_of(file: Path) -> str:
 
 
 def read_sums(directory: Path) -> dict[str, list[str]]:
-    """The checksums listed in a directory, by the names of the files; lines of another form are skipped."""
+    """The checksums listed in a directory, by file name; malformed lines are skipped."""
     try:
         lines = (directory / SUMS).read_text(errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -43,17 +43,17 @@ def format_sums(sums: dict[str, list[str]]) -> bytes:
 
 
 def known_sums(file: Path) -> list[str]:
-    """The checksums that a file may have, from its own directory or the one above; none if it is not listed."""
+    """The checksums listed for a file, in its directory or the one above; an empty list if it is not listed."""
     above = file.parent.parent
     return read_sums(file.parent).get(file.name) or read_sums(above).get(f"{file.parent.name}/{file.name}", [])
 
 
 def require_intact(file: Path, remedy: str) -> None:
-    """Raises unless a file has the checksum that is listed for it, if any.
+    """Raises if a file does not have the checksum listed for it, if there is one.
 
     Args:
         file: The file.
-        remedy: What to do about a damaged file, a sentence.
+        remedy: A sentence that says what to do about a damaged file.
     """
     known = known_sums(file)
     if known:
@@ -61,7 +61,7 @@ def require_intact(file: Path, remedy: str) -> None:
 
 
 def read_intact(file: Path, remedy: str) -> bytes:
-    """What is in a file, after the check of `require_intact`."""
+    """Reads a file, with the check of `require_intact`."""
     data = file.read_bytes()
     known = known_sums(file)
     if known:

@@ -1,4 +1,4 @@
-"""A place to prepare files and directories in before they take their own: `scratch_beside`."""
+"""Temporary directories to prepare files in before they are moved into place: `scratch_beside`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _in_use: set[str] = set()
 
 @contextmanager
 def scratch_beside(path: Path) -> Iterator[Path]:
-    """A new directory beside a path, on the same file system; afterwards it is gone, with what killed processes left.
+    """A temporary directory next to a path, on the same file system; also removes those that killed processes left.
 
-    What is complete leaves it by `os.replace`.
+    Move finished files out of it with `os.replace`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f"{_START}*"):
-        # Named like the temporary files, of which we know how to tell the abandoned ones.
+        # Named like the temporary files, so that abandoned ones are recognised in the same way.
         if leftover.name not in _in_use and is_abandoned(Path(f".tmp-{leftover.name.removeprefix(_START)}")):
             shutil.rmtree(leftover, ignore_errors=True)
     name = f"{_START}{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"

@@ -1,7 +1,7 @@
 """JSON from files that may be damaged, old, or written by others: `read_json`, `parse_json`, `conform`.
 
-Everything that the library reads as JSON passes through here, so that whatever a file holds, the answer is a value of
-the expected type or one line that names the file and the field.
+The library reads all JSON with these functions: for any content of a file, the result is a value of the expected type
+or an error of one line that names the file and the field.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 32
 """Deepest nesting of lists and objects."""
 MAX_INTEGER = 2**63 - 1
-"""Largest integer, and the smallest without its sign: what arrays can hold."""
+"""Largest absolute value of an integer: arrays cannot hold larger ones."""
 
 _PLAIN = (int, float, str, bool, list, tuple, dict, type(None))
 
 
 class JsonError(UserError):
-    """JSON that cannot be read, or not what was expected."""
+    """JSON cannot be read, or does not have the expected content."""
 
 
 def read_json(file: Path) -> Any:
-    """What a JSON file holds."""
+    """Reads a JSON file."""
     try:
         if file.stat().st_size > MAX_BYTES:
             raise JsonError(f"{file} is too large: expected at most {MAX_BYTES // 2**20} MB of JSON.")
@@ -44,7 +44,7 @@ def read_json(file: Path) -> Any:
 
 
 def parse_json(data: bytes | str, where: str, *, allow_nan: bool = False) -> Any:
-    """The value of a JSON text: numbers of at most 64 bits, no name twice, not nested too deeply.
+    """Parses a JSON text; refuses numbers of more than 64 bits, repeated names and too deep nesting.
 
     Args:
         data: The text.
@@ -76,7 +76,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _require_plain(value: Any, *, allow_nan: bool) -> None:
-    """Checks depth and numbers; a loop, as what is nested deeply must not end in a recursion of ours."""
+    """Checks depth and numbers; a loop, because recursion would fail on deeply nested values."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
@@ -110,12 +110,12 @@ def _shorten(value: Any) -> str:
 
 
 def conform(value: Any, kind: Any, where: str, *, open_names: bool = False) -> Any:
-    """A JSON value as an annotated type: checked, with lists as tuples and objects as dataclasses where asked.
+    """Checks a JSON value against an annotated type, and converts lists to tuples and objects to dataclasses.
 
     Args:
-        value: What `parse_json` returned.
+        value: A value returned by `parse_json`.
         kind: `int`, `float`, `str`, `bool`, `None`, `Any`, a `Literal`, a union, `list`, `tuple`, `dict`, a `TypedDict`
-            or a dataclass, whose own checks are carried out too.
+            or a dataclass, whose own checks are run too.
         where: Where the value comes from, for messages: the file, then the names that lead to the value.
         open_names: Whether the outermost object may have names besides the known ones.
 
@@ -143,13 +143,13 @@ def conform(value: Any, kind: Any, where: str, *, open_names: bool = False) -> A
         return tuple(items) if origin is tuple or kind is tuple else items
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
-    if kind in (int, str, bool) and type(value) is kind:  # true and false are no integers
+    if kind in (int, str, bool) and type(value) is kind:  # true and false are not integers
         return value
     if origin is Literal and any(value == choice and type(value) is type(choice) for choice in parts):
         return value
     if kind in (None, type(None)) and value is None:
         return None
-    if isinstance(kind, type) and kind not in _PLAIN:  # a class of ours: whoever asked converts it
+    if isinstance(kind, type) and kind not in _PLAIN:  # another class: the caller converts it
         return value
     raise JsonError(f"{where}: expected {_describe(kind)}, but got {_shorten(value)}.")
 
@@ -160,7 +160,7 @@ def _conform_union(value: Any, options: tuple[Any, ...], where: str, kind: Any) 
         try:
             return conform(value, option, where)
         except JsonError as error:
-            if not str(error).startswith(f"{where}: expected"):  # the kind is right, something inside is not
+            if not str(error).startswith(f"{where}: expected"):  # the type is right, but something inside is not
                 inner = error
     raise inner or JsonError(f"{where}: expected {_describe(kind)}, but got {_shorten(value)}.")
 
@@ -185,7 +185,7 @@ def _conform_typed_dict(value: Any, kind: Any, where: str, *, open_names: bool) 
 def conform_names(
     value: Any, hints: Mapping[str, Any], required: Iterable[str], where: str, *, open_names: bool = False
 ) -> dict[str, Any]:
-    """The parts of a JSON object by name, each as its type; see `conform`."""
+    """Checks and converts the parts of a JSON object, each to its type; see `conform`."""
     if not isinstance(value, dict):
         raise JsonError(f"{where}: expected an object, but got {_shorten(value)}.")
     unknown = [name for name in value if name not in hints]
@@ -201,7 +201,7 @@ def require_arguments(make: Callable[..., Any], arguments: Any, where: str) -> N
     """Checks arguments from JSON, by name and type, against the annotations of a function or a constructor.
 
     Args:
-        make: A function or a class; parameters whose types are not those of JSON are left unchecked.
+        make: A function or a class; parameters of types that JSON does not have are not checked.
         arguments: The arguments by name, as `parse_json` returned them.
         where: Where they come from, for messages.
     """

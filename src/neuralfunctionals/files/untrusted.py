@@ -1,6 +1,6 @@
-"""Arrays and tensors from other people's files, read as data only and refused before they take memory.
+"""Reads arrays and tensors from untrusted files, as data only; large files are refused before they take memory.
 
-Every function raises `ValueError`, naming the file, for whatever is damaged, too large or no data. Nothing is run.
+Every function raises a `ValueError` that names the file if it is damaged, too large or holds code. Nothing is run.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from neuralfunctionals.files.budget import is_out_of_memory, require_memory
 
 _ZIP_START = b"PK\x03\x04"
 _MAX_OPERATIONS = 2_000_000
-"""Operations of a pickle; a `state_dict` takes about twenty for each tensor."""
+"""Operations of a pickle; a `state_dict` takes about twenty per tensor."""
 _LEGACY_PICKLES = 5
-"""What files of old releases of torch begin with: magic number, version, machine, object, keys."""
+"""Pickles at the start of files of old torch releases: magic number, version, machine, object, keys."""
 _SHARD_BYTES = 256 << 20
 
 
 def shard_size_for(num_entries: int) -> int:
-    """Networks that are imported together: 512, or fewer if they are large."""
+    """Networks per shard of an import: 512, or fewer if they are large."""
     return max(1, min(512, _SHARD_BYTES // (4 * num_entries)))
 
 
 def require_file(file: Path, what: str) -> Path:
-    """Raises unless there is a regular file: opening a pipe or a device could wait forever."""
+    """Raises unless there is a regular file: opening a pipe or a device could block forever."""
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError) as error:
@@ -52,7 +52,7 @@ def require_file(file: Path, what: str) -> Path:
 
 @contextmanager
 def refusing(file: Path, expected: str) -> Iterator[None]:
-    """Turns whatever a hostile or damaged file causes into one `ValueError` that names it."""
+    """Turns any error caused by a malicious or damaged file into a `ValueError` that names it."""
     try:
         yield
     except Exception as error:
@@ -75,7 +75,7 @@ def read_npz(
     Args:
         file: The file.
         required: Arrays that must be there.
-        optional: Which others to read. Defaults to all that are there.
+        optional: Other arrays to read if they exist. Defaults to all.
     """
     require_file(file, "npz file")
     with refusing(file, "an npz file of plain arrays, without objects"), zipfile.ZipFile(file) as archive:
@@ -88,7 +88,7 @@ def read_npz(
 
 
 def _require_room(file: Path, archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> None:
-    """Raises unless an archive is plain and what it claims to hold fits into memory."""
+    """Raises unless an archive is plain and its claimed contents fit into memory."""
     names = [info.filename for info in archive.infolist()]
     if len(set(names)) < len(names):
         raise UserError("it holds several records of one name")
@@ -109,7 +109,7 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         view, filled = memoryview(data), 0
         while filled < size and (count := stream.readinto(view[filled:])):
             filled += count
-        # Reading beyond the end is what makes zipfile compare the checksum.
+        # zipfile only compares the checksum when it reads past the end.
         if filled < size or stream.read(1):
             raise UserError(f"'{info.filename}' ends early")
     return np.ndarray(shape, dtype, data, order="F" if is_fortran else "C")
@@ -149,10 +149,10 @@ def _read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def read_tensors(file: Path) -> Any:
-    """What a `.pth`, `.pt` or `.safetensors` file holds: tensors in dictionaries and lists, and plain values."""
+    """Reads a `.pth`, `.pt` or `.safetensors` file: tensors in dictionaries and lists, and plain values."""
     require_file(file, "file of weights")
     with refusing(file, "a state_dict"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about pickles that it then refuses
+        warnings.simplefilter("ignore")  # torch warns about pickles that it then refuses
         stored = file.stat().st_size
         require_memory(stored, "it")
         if file.suffix == ".safetensors":
@@ -162,21 +162,21 @@ def read_tensors(file: Path) -> Any:
         unpacked = _check_archive(file) if is_archive else _check_legacy(file)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:  # whose advice is to run what is in the file
+        except pickle.UnpicklingError as error:  # its message advises running the file's code
             raise UserError("it holds more than tensors, or is damaged") from error
-        # A pickle can also ask for tensors that it has no values for: these would hold what memory held before.
+        # A pickle can also request tensors without values, which would expose uninitialised memory.
         if sum(_storages(content).values()) > unpacked:
             raise UserError("it holds tensors without their values")
         return content
 
 
 def _check_archive(file: Path) -> int:
-    """Checks sizes, checksums and the pickle of an archive, none of which torch does; returns its bytes unpacked."""
+    """Checks sizes, checksums and the pickle of an archive, which torch does not; returns its unpacked bytes."""
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         _require_room(file, archive, members)
         for info in members:
-            if not info.CRC:  # torch.serialization.set_crc32_options(False) writes none: then there is none to compare
+            if not info.CRC:  # none to compare: written with torch.serialization.set_crc32_options(False)
                 del info.CRC
             with archive.open(info) as stream:
                 if info.filename.endswith("data.pkl"):
@@ -191,7 +191,7 @@ def _check_legacy(file: Path) -> int:
     size = file.stat().st_size
     if not size:
         raise UserError("it is empty")
-    # A map, as a stream makes room for whatever length a pickle claims before it reads.
+    # A memory map, because a stream allocates any length that a pickle claims before it reads.
     with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pickles:
         starts = []
         for _ in range(_LEGACY_PICKLES):
@@ -205,7 +205,7 @@ def _check_legacy(file: Path) -> int:
 
 
 class _Inert(dict[Any, Any]):
-    """Stands for any object of a pickle."""
+    """Replaces any object of a pickle."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -216,8 +216,8 @@ class _Inert(dict[Any, Any]):
         pass
 
 
-class _Claims(pickle._Unpickler):  # pyright: ignore  # in Python: the one in C makes room for any memo index
-    """Reads a pickle of torch without its classes and tensors, and notes how many values each storage claims."""
+class _Claims(pickle._Unpickler):  # pyright: ignore  # the one in C allocates memory for any memo index
+    """Reads a pickle of torch without its classes and tensors, and records how many values each storage claims."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
@@ -233,9 +233,9 @@ class _Claims(pickle._Unpickler):  # pyright: ignore  # in Python: the one in C 
 
 
 def _check_pickle(stream: io.BufferedIOBase | mmap.mmap) -> None:
-    """Looks at a pickle without running it, for what torch allows although it can take any amount of memory or time."""
+    """Checks a pickle, without running it, for operations that torch allows but that can exhaust memory or time."""
     for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):  # pyright: ignore[reportArgumentType]
-        # Whole classes: saved tensors are rebuilt by functions, which ask for the values in the file.
+        # Classes are refused: saved tensors are rebuilt by functions, which use the values in the file.
         if operation.name == "GLOBAL" and str(argument).endswith(("bytearray", "Tensor")):
             raise UserError(f"it holds more than tensors: {argument}")
         if number > _MAX_OPERATIONS:
@@ -243,7 +243,7 @@ def _check_pickle(stream: io.BufferedIOBase | mmap.mmap) -> None:
 
 
 def _storages(content: Any) -> dict[int, int]:
-    """The bytes of each piece of memory that tensors share, by address."""
+    """The size in bytes of each storage that tensors share, by address."""
     found: dict[int, int] = {}
     waiting, seen = [content], set()
     while waiting:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what a killed process leaves of them."""
+"""Atomic writing of files, and removal of the temporary files that killed processes leave."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from neuralfunctionals.files.checksums import SUMS, format_sums, read_sums, sha2
 
 _TEMPORARY = re.compile(r"\.tmp-.+-\d+(\.[0-9a-f]+)?-.+", re.DOTALL)
 _writing: set[str] = set()
-"""Names of the temporary files that this process has in work."""
+"""Names of the temporary files that this process is writing."""
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Writes a file whole or not at all, and makes sure that it stays; removes what killed processes left beside it.
+    """Writes a file completely or not at all; also removes temporary files that killed processes left next to it.
 
     Args:
         path: The file.
-        data: What to write.
-        sync: Whether to wait until it is safe from a loss of power.
+        data: Its content.
+        sync: Whether to wait until the data would survive a power failure.
     """
     remove_abandoned(path.parent)
     with _temporary_with(path, data, sync=sync) as temporary:
@@ -35,7 +35,7 @@ def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Writes a file whole, unless there is one already; of several writers exactly one succeeds.
+    """Writes a file completely, unless it already exists; of several writers exactly one succeeds.
 
     Returns:
         Whether it was written.
@@ -55,13 +55,13 @@ def write_new(path: Path, data: bytes) -> bool:
 
 
 def write_recorded(path: Path, data: bytes) -> None:
-    """Writes a file whole and lists its checksum in `SHA256SUMS`; a kill between the two leaves no contradiction."""
+    """Writes a file completely and lists its checksum in `SHA256SUMS`; consistent even if killed in between."""
     digest = hashlib.sha256(data).hexdigest()
     sums = read_sums(path.parent)
     before = sums.get(path.name) or ([sha256_of(path)] if path.is_file() else [])
     write_sums(path.parent, {**sums, path.name: list(dict.fromkeys([digest, *before]))})
     write_whole(path, data)
-    # If the power fails now, the list before this one is still right.
+    # If the power fails now, the previous list is still right.
     write_sums(path.parent, {**sums, path.name: [digest]}, sync=False)
 
 
@@ -72,13 +72,13 @@ def write_sums(directory: Path, sums: dict[str, list[str]], *, sync: bool = True
 
 @contextmanager
 def _temporary_with(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
-    """A temporary file beside a path with this content; gone afterwards, unless it was given another name."""
+    """A temporary file with this content next to a path; removed afterwards, unless it was renamed."""
     name = f".tmp-{socket.gethostname()}-{os.getpid()}.{secrets.token_hex(4)}-{path.name}"
     temporary = path.with_name(name)
     _writing.add(name)
     try:
         if not _create(temporary, data, sync=sync):
-            raise FileExistsError(errno.EEXIST, "somebody else made this temporary file", str(temporary))
+            raise FileExistsError(errno.EEXIST, "another process created this temporary file", str(temporary))
         yield temporary
     finally:
         with suppress(OSError):
@@ -87,7 +87,7 @@ def _temporary_with(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
 
 
 def _create(path: Path, data: bytes, *, sync: bool = True) -> bool:
-    """Writes a file that is not there yet, and through no link; returns whether it was not."""
+    """Creates and writes a file without following links; returns False if it already exists."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except FileExistsError:
@@ -109,7 +109,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def readable_name(path: Path) -> str:
-    r"""A file's name as text; bytes that are no text are spelled out.
+    r"""A file's name as text; bytes that are not valid text are escaped.
 
     Example:
         >>> readable_name(Path("caf\udce9.pth"))
@@ -118,27 +118,27 @@ def readable_name(path: Path) -> str:
     return os.fsencode(path.name).decode(errors="backslashreplace")
 
 
-# What killed processes leave.
+# Files that killed processes leave.
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether this is a file that `write_whole` has not finished."""
+    """Whether this is a temporary file of `write_whole`."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether this is a temporary file of a process that has ended; one of another machine is left alone."""
+    """Whether this is a temporary file of a process on this machine that has ended."""
     start = f".tmp-{socket.gethostname()}-"
     found = re.match(r"(\d{1,10})(\.[0-9a-f]+)?-", path.name[len(start) :])
     if not path.name.startswith(start) or not found:
         return False
-    if int(found[1]) == os.getpid():  # this process, or an earlier one with its number
+    if int(found[1]) == os.getpid():  # this process, or an earlier one with the same id
         return path.name not in _writing
     return not is_running(int(found[1]))
 
 
 def is_running(process: int) -> bool:
-    """Whether there is a process of this number on this machine."""
+    """Whether a process with this id is running on this machine."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -1,4 +1,4 @@
-"""Images: what networks are fitted to and trained on, and how images are edited."""
+"""Image sets that networks are fitted to or trained on, and image edits."""
 
 from neuralfunctionals.lazy import exports
 

@@ -1,4 +1,4 @@
-"""Fetches the publishers' files of an image set, checked, whole or not at all."""
+"""Downloads the publishers' files of an image set and checks them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neuralfunctionals.files.writing import write_whole
 _TIMEOUT_SECONDS = 30
 _CHUNK = 1 << 18
 _MAX_BYTES = 256 << 20
-"""Of a download, and of a file in it: CIFAR-10, the largest download, has 170 MB."""
+"""Largest size of a download, and of a file in it: CIFAR-10, the largest download, has 170 MB."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ def download(
     mirror: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
-    """Fetches what is missing into the data root.
+    """Downloads the files that are missing from the data root.
 
     Args:
         name: The image set, for messages and as the folder of a mirror.
         source: Its files.
         root: The data root.
-        mirror: Another place with the same files: `<mirror>/<name>/<file>`.
-        progress: Called with the file, the bytes so far and the bytes in all (0 if unknown).
+        mirror: URL of another server with the same files: `<mirror>/<name>/<file>`.
+        progress: Called with the file, the bytes so far and the total bytes (0 if unknown).
     """
     missing = {path.name for path in missing_files(source, root)}
     folder = root / source.folder
@@ -64,7 +64,7 @@ def download(
         url = f"{mirror.rstrip('/')}/{name}/{archive}" if mirror else f"{source.url}/{archive}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as packed:  # has no name: a killed download leaves nothing
+            with tempfile.TemporaryFile(dir=folder) as packed:  # has no name: a killed download leaves no file
                 _fetch(url, packed, lambda done, total, file=archive: progress and progress(file, done, total))
                 packed.seek(0)
                 _unpack(packed, members, folder, source.sha256, url)
@@ -72,7 +72,7 @@ def download(
             wanted = ", ".join(sorted(missing))
             raise UserError(
                 f"The image set '{name}' is not complete under {root}, and {url} could not be downloaded: {error}. Put "
-                f"the publisher's files ({wanted}) into {folder}, name another data root (--data-root, NF_DATA_ROOT), "
+                f"the publisher's files ({wanted}) into {folder}, set another data root (--data-root, NF_DATA_ROOT), "
                 "or use an embedded set, such as --images mnist-sample (fashion-sample, shapes-sample)."
             ) from error
 
@@ -97,7 +97,7 @@ def _unpack(packed, members: tuple[str, ...], folder: Path, sha256: Mapping[str,
             _place(stream, folder / members[0], sha256[members[0]], url)
         return
     with tarfile.open(fileobj=packed, mode="r:gz") as archive:
-        # By name and as bytes: nothing in the archive decides where anything is written.
+        # Read by name and as bytes: the archive does not determine where anything is written.
         inside = {Path(m.name).name: m for m in archive.getmembers() if m.isfile()}
         for member in members:
             stream = archive.extractfile(inside[member]) if member in inside else None

@@ -33,7 +33,7 @@ def gradient(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
 def contrast(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
     """Contrast-limited adaptive histogram equalisation (clip limit 1, 3x3 tiles) of the lightness.
 
-    As in the published code, red and blue change places on the way to LAB and back: RGB arrays are handed to the
+    As in the published code, red and blue are swapped in the conversion to LAB and back: RGB arrays are passed to the
     conversion from BGR. A grey image is equalised directly.
     """
     equalise = cv2.createCLAHE(clipLimit=1.0, tileGridSize=(3, 3)).apply
@@ -45,7 +45,7 @@ def contrast(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
 
 
 def _for_batches(edit: Edit) -> Edit:
-    """Takes one image `(H, W)` or `(H, W, C)`, or a batch `(B, H, W)` or `(B, H, W, C)`, with one or three colours."""
+    """Extends an edit to one image `(H, W[, C])` or a batch `(B, H, W[, C])`, with one or three colours."""
 
     def edit_images(images: np.ndarray) -> np.ndarray:
         images = np.asarray(images)
@@ -81,12 +81,12 @@ def blur(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
 
 
 def invert(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
-    """Dark becomes bright."""
+    """Inverts brightness."""
     return 255 - image
 
 
 def mirror(image: UInt8[np.ndarray, "H W *C"]) -> UInt8[np.ndarray, "H W *C"]:
-    """Left becomes right."""
+    """Flips left and right."""
     return image[:, ::-1]
 
 

@@ -32,14 +32,14 @@ FULL_SETS = ("mnist", "fashion", "cifar10", "svhn-grey")
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _SAMPLES = Path(__file__).parent / "samples"
 _BYTES_A_VALUE = 10
-"""What each value of a picture takes while it is decoded and fitted: bytes, a float, its share of the coordinates."""
+"""Memory per value of a picture while it is decoded and fitted: bytes, a float, its share of the coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Byte images with labels and splits; images are read when asked for.
+    """Byte images with labels and splits; images are read on demand.
 
-    Labels are -1 where there are none. `splits` holds the place of each image's split in `SPLITS`.
+    The label of an image without a class is -1. `splits` holds the index of each image's split in `SPLITS`.
 
     Example:
         >>> images = open_images("mnist-sample")
@@ -57,16 +57,16 @@ class ImageSet:
         return len(self.labels)
 
     def read(self, indices: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "_B H W C"]:
-        """These images, in this order."""
+        """Reads these images, in this order."""
         size = len(indices) * math.prod(self.shape)
         require_memory(size, f"{len(indices)} images of {self.shape[0]}x{self.shape[1]} at a time")
         images = np.asarray(self.reader(np.asarray(indices, dtype=np.int64)))
         return images.reshape(len(indices), *self.shape)
 
     def select(self, limit: int | None = None) -> Int[np.ndarray, "_B"]:
-        """Source indices in order: all, or `limit` of them, from each split in proportion, in a fixed random choice.
+        """Sorted source indices: all, or a fixed random choice of `limit` of them, in proportion from each split.
 
-        The choice is always the same, and a smaller one of a split is part of a larger one.
+        The choice is always the same, and a smaller choice from a split is a subset of a larger one.
         """
         if limit is None or limit >= len(self):
             return np.arange(len(self))
@@ -75,10 +75,10 @@ class ImageSet:
         members = [np.flatnonzero(self.splits == code) for code in range(len(SPLITS))]
         exact = [limit * len(m) / len(self) for m in members]
         counts = [int(x) for x in exact]
-        # The largest remainders get what rounding down left over.
+        # Images left over by rounding down go to the splits with the largest remainders.
         for code in sorted(range(len(SPLITS)), key=lambda c: counts[c] - exact[c])[: limit - sum(counts)]:
             counts[code] += 1
-        # Not every k-th: sets are often sorted by class, or their classes take turns.
+        # Not every k-th image: sets are often sorted by class, or their classes alternate.
         orders = [np.argsort(np.random.Philox(key=[0, code]).random_raw(len(m))) for code, m in enumerate(members)]
         chosen = [m[order[:n]] for m, order, n in zip(members, orders, counts, strict=True)]
         return np.sort(np.concatenate(chosen))
@@ -109,11 +109,11 @@ def open_images(
     Args:
         name_or_path: `mnist-sample`, `fashion-sample`, `shapes-sample`, `mnist-unseen` (embedded), `mnist`, `fashion`,
             `cifar10`, `svhn-grey` (publishers' files), a folder of images (its sub-folders are the classes), or an
-            array file (`.npy`, or `.npz` with `images` and perhaps `labels`).
-        data_root: Where the publishers' files are or will be: `NF_DATA_ROOT`, or a folder in the cache.
+            array file (`.npy`, or `.npz` with `images` and optionally `labels`).
+        data_root: Directory of the publishers' files. Defaults to `NF_DATA_ROOT`, or a folder in the cache.
         image_size: Resize the images of a folder to this height and width.
-        mirror: Another place to download from. Defaults to `NF_MIRROR`; see `download`.
-        progress: Called during a download with the file, the bytes so far and the bytes in all.
+        mirror: Another URL to download from. Defaults to `NF_MIRROR`; see `download`.
+        progress: Called during a download with the file, the bytes so far and the total bytes.
     """
     name = os.fspath(name_or_path)
     root = Path(data_root or os.environ.get("NF_DATA_ROOT") or cache_directory() / "images")
@@ -166,7 +166,7 @@ _CIFAR_FILES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 
 
 def _idx_source(folder: str, url: str, *sha256: str) -> Source:
-    """The four files of MNIST and sets of its format, each compressed alone."""
+    """The four files of MNIST and of sets in its format, each compressed separately."""
     return Source(folder, url, {f"{f}.gz": (f,) for f in _IDX_FILES}, dict(zip(_IDX_FILES, sha256, strict=True)))
 
 
@@ -265,7 +265,7 @@ def _open_svhn(root: Path) -> ImageSet:
         raise UserError(
             f"Expected the grey, re-cropped SVHN images at {path}, but there is no such file. There is no download for "
             "it: make the file (train_images, train_labels, test_images, test_labels; bytes, 32x32), put it there, "
-            "or name another data root (--data-root, NF_DATA_ROOT)."
+            "or set another data root (--data-root, NF_DATA_ROOT)."
         )
     names = ("train_images", "train_labels", "test_images", "test_labels")
     arrays = read_npz(path, names, optional=())
@@ -327,7 +327,7 @@ def _open_folder(folder: Path, image_size: int | None) -> ImageSet:
         if image_size < 1:
             raise UserError(f"Expected an image size of at least 1, but got {image_size}.")
         _require_fitting(folder, image_size, image_size)
-    # Once through all files at the start, so that a bad one is found before hours of work.
+    # All files are read once at the start, so that a bad one is found before hours of work.
     first: tuple[int, int] | None = None
     is_grey = True
     for file in files:
@@ -362,7 +362,7 @@ def _read_picture(file: Path, image_size: int | None) -> np.ndarray:
     data = file.read_bytes()
     size = picture_size(data)
     if size is None:
-        raise UserError(f"Expected an image with 8 bits a colour in {file}, but found no image.")
+        raise UserError(f"Expected an image with 8 bits per colour in {file}, but found no image.")
     _require_fitting(file, *size, stored=stored)
     level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     try:
@@ -373,7 +373,7 @@ def _read_picture(file: Path, image_size: int | None) -> np.ndarray:
         cv2.utils.logging.setLogLevel(level)
     if picture is None or picture.dtype != np.uint8:
         kind = "a damaged one" if picture is None else f"{picture.dtype}"
-        raise UserError(f"Expected an image with 8 bits a colour in {file}, but found {kind}.")
+        raise UserError(f"Expected an image with 8 bits per colour in {file}, but found {kind}.")
     if picture.ndim == 3 and picture.shape[2] not in (3, 4):
         raise UserError(
             f"Expected a grey image or one of three colours in {file}, but found {picture.shape[2]} channels."

@@ -15,7 +15,7 @@ _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 256, 257, 322, 
 def picture_size(data: bytes) -> tuple[int, int] | None:
     """Height and width of a PNG, JPEG, BMP, WebP, TIFF or PNM picture; None for anything else, or if it is damaged.
 
-    The kind is that of the content, whatever the file's name says. A tiled TIFF is as large as its largest tile.
+    The format is detected from the content, not from the file's name. A tiled TIFF is as large as its largest tile.
 
     Example:
         >>> picture_size(b"P5 # made by hand" + bytes([10]) + b"3 2 255" + bytes([10]) + bytes(6))

@@ -1,4 +1,4 @@
-"""Small colour pictures drawn by code from a seed: a stand-in for colour image sets where there are none."""
+"""Small colour pictures drawn from a seed: a substitute for colour image sets that needs no download."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jaxtyping import Int, UInt8
 # Axes: B images.
 
 _SIZE = 32
-_FINER = 4  # drawn this much finer, then averaged, for smooth edges
+_FINER = 4  # drawn at this many times the resolution, then averaged, for smooth edges
 
-# Each shape in its own coordinates: x to the right, y down, about as large as the unit disc.
+# Each shape in its own coordinates: x to the right, y down, about the size of the unit disc.
 _SHAPES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "disc": lambda x, y: x**2 + y**2 < 1,
     "ring": lambda x, y: np.abs(np.hypot(x, y) - 0.75) < 0.25,
@@ -32,12 +32,12 @@ NUM_PICTURES = 2000
 
 
 def shape_labels(count: int = NUM_PICTURES) -> Int[np.ndarray, "B"]:
-    """The classes take turns, in an order that also turns: every tenth picture is not always of one class."""
+    """Classes in turn, in an order that rotates, so that every tenth picture is not always of the same class."""
     return (np.arange(count) + np.arange(count) // len(SHAPES)) % len(SHAPES)
 
 
 def draw_shapes(indices: Sequence[int] | np.ndarray, seed: int = 0) -> UInt8[np.ndarray, "B 32 32 3"]:
-    """These pictures: one shape on a background of slowly changing colour, each from its own random numbers.
+    """Draws these pictures: one shape on a smooth colour gradient, each from its own random numbers.
 
     Example:
         >>> draw_shapes([0, 7]).shape, [SHAPES[i] for i in shape_labels()[[0, 7]]]

@@ -7,5 +7,5 @@ SPLITS = ("train", "val", "test")
 
 
 def own_splits(count: int) -> np.ndarray:
-    """80/10/10 by position: of every ten images the ninth is for validation, the tenth for testing."""
+    """Splits 80/10/10 by position: of every ten images, the ninth is for validation and the tenth for testing."""
     return np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 2], dtype=np.uint8)[np.arange(count) % 10]

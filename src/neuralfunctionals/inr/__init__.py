@@ -1,4 +1,4 @@
-"""The input networks: sine networks, how they are fitted to images and rendered."""
+"""The input networks: sine networks, fitting them to images, and rendering them."""
 
 from neuralfunctionals.inr.coordinate_maps import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.inr.coordinates import image_grid

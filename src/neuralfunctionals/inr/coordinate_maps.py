@@ -1,4 +1,4 @@
-"""Moving pictures by moving the coordinates of their networks, exactly: `move_networks` and the maps to move by."""
+"""Transforms pictures exactly, by transforming the coordinates of their networks: `move_networks`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def move_networks(
 ) -> WeightSpaceFeatures:
     r"""Networks that show, at $x$, what they showed at $A x + t$.
 
-    A map of the coordinates is one of the first layer: $W_1 (A x + t) + b_1 = (W_1 A) x + (b_1 + W_1 t)$.
+    A map of the coordinates is a change of the first layer: $W_1 (A x + t) + b_1 = (W_1 A) x + (b_1 + W_1 t)$.
 
     Args:
         features: Networks of two coordinates, one channel. Those of the convention `"dws"` have the column as their
             first coordinate.
-        matrix: $A$ for each network; rows and columns stand in the order (row, column).
+        matrix: $A$ for each network, for coordinates in the order (row, column).
         shift: $t$ for each network, in the same order. Defaults to zero.
     """
     weight, bias, *rest = features.split()
@@ -45,9 +45,9 @@ def move_networks(
 
 @dataclass(frozen=True)
 class AffineMaps:
-    """A distribution of mild affine maps: rotation, scale, shear and shift, each uniform around none.
+    """A distribution of small affine maps: rotation, scale, shear and shift, each uniform around the identity.
 
-    What lies outside of the square that a network was fitted to enters the picture, so keep them mild.
+    Keep them small: they also show parts outside the square that the network was fitted to.
     """
 
     turn: float = 0.15
@@ -57,12 +57,12 @@ class AffineMaps:
     shear: float = 0.06
     """Largest shear."""
     shift: float = 0.08
-    """Largest shift, where the picture has side 2."""
+    """Largest shift; the picture has side length 2."""
     mirror: bool = False
-    """Whether every second map reverses the columns."""
+    """Whether to flip the columns with probability 1/2."""
 
     def sample(self, count: int) -> tuple[Float[Tensor, "B 2 2"], Float[Tensor, "B 2"]]:
-        """Matrices and shifts for so many networks, from torch's random numbers."""
+        """Matrices and shifts for `count` networks, from torch's default generator."""
         turn, shear = self.turn * _uniform(count), self.shear * _uniform(count)
         scale = torch.exp(self.scale * _uniform(count, 2))
         cos, sin, zero = turn.cos(), turn.sin(), torch.zeros(count)
@@ -79,11 +79,11 @@ def _uniform(*shape: int) -> Tensor:
     return 2 * torch.rand(shape) - 1
 
 
-# A turn is a number from 0 to 7: bit 0 reverses the rows, bit 1 the columns, bit 2 then exchanges rows and columns.
+# A turn is a number from 0 to 7: bit 0 flips the rows, bit 1 the columns, and bit 2 then transposes.
 
 
 def turn_images(images: Float[Tensor, "B H W C"], turns: Int[Tensor, "B"]) -> Float[Tensor, "B H W C"]:
-    """Each picture reversed and exchanged as its number says; exchanging needs squares."""
+    """Flips and transposes each picture by the three bits of its number; transposing needs square pictures."""
     for bit, action in enumerate((lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.transpose(1, 2))):
         chosen = _has_bit(turns, bit)
         if chosen.any():

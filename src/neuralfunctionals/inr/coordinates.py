@@ -1,4 +1,4 @@
-"""Where a picture's pixels lie: the grid on which an INR is fitted and rendered."""
+"""Coordinates of a picture's pixels: the grid on which an INR is fitted and rendered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neuralfunctionals.errors import UserError
 
 
 def image_grid(height: int, width: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "P 2"]:
-    """Coordinates of all pixels, row after row: `(row, column)`, each `linspace(-1, 1, n)` with both ends.
+    """Coordinates of all pixels, row by row: `(row, column)`, each `linspace(-1, 1, n)`, endpoints included.
 
     Example:
         >>> image_grid(2, 3).tolist()

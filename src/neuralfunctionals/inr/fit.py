@@ -1,4 +1,4 @@
-"""Fits sine networks to images by the thousand: the fitting loop, its two engines, restarts."""
+"""Fits sine networks to images, thousands at once: the fitting loop, its two engines, restarts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from neuralfunctionals.inr.recipe import FitRecipe, find_recipe
 from neuralfunctionals.inr.siren import initial_weights
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs, S steps.
 
@@ -31,13 +32,13 @@ _KERNEL = "siren_fit"
 _MAX_LAYERS = 16
 """Of the compiled engine."""
 _MAX_RESTARTS = 6
-# A fit counts as reached only with this much to spare, so that rendering elsewhere does not fall below it.
+# Margin above the requested PSNR, so that rounding elsewhere does not fall below it.
 _PSNR_MARGIN_DB = 0.005
 
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """Fitted networks and how each of them went."""
+    """Fitted networks, with quality, steps and restarts of each."""
 
     features: WeightSpaceFeatures
     psnr_db: Float[Tensor, "B"]
@@ -45,7 +46,7 @@ class FitResult:
     restarts: Int32[Tensor, "B"]
     engine: str
     missed: Bool[Tensor, "B"]
-    """Where an asked PSNR was not reached."""
+    """Whether the requested PSNR was not reached."""
 
 
 def fit(
@@ -54,7 +55,7 @@ def fit(
     coordinates: Float[Tensor, "P D"] | None = None,
     recipe: str | FitRecipe = "default",
     hidden: Sequence[int] = (32, 32),
-    omega: float = 30.0,
+    omega: float = DEFAULT_OMEGA,
     convention: str = "paper",
     psnr_db: float | None = None,
     seed: int = 0,
@@ -66,27 +67,27 @@ def fit(
     device: str | torch.device = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> FitResult:
-    """Fits one sine network to each image; thousands at once.
+    """Fits one sine network to each image, thousands at once.
 
-    Each network starts from its own random weights, which depend on the seed and its item alone. One that diverges
-    starts again from other weights at a quarter of the learning rate; `restarts` tells.
+    Each network starts from its own random weights, which depend only on the seed and its item. A network that
+    diverges is fitted again from different weights at a quarter of the learning rate; `restarts` counts this.
 
     Args:
         images: `(B, H, W)` or `(B, H, W, O)`: bytes, or real numbers in [-1, 1].
         coordinates: The points `(P, D)` at which the values `(B, P, O)` of other signals are given; see `fit_values`.
             Defaults to the pixels of images.
-        recipe: A name of `RECIPES`, or a recipe of your own.
+        recipe: A name of `RECIPES`, or your own recipe.
         hidden: Widths of the hidden layers.
         omega: Frequency of the sines.
         convention: The SIREN convention; see `convert_convention`.
-        psnr_db: Stop each network at this quality; networks that do not reach it are marked in `missed`.
-        seed: One for the whole dataset.
+        psnr_db: Stop each network when it reaches this PSNR; networks that do not reach it are marked in `missed`.
+        seed: Random seed of the whole dataset.
         items: Source index and copy number of each image. Defaults to `(0, 0), (1, 0), ...`.
-        start: Networks to start from instead of random weights, one for each image; what their spec tells (widths,
-            frequency, convention) replaces the arguments above.
+        start: Networks to start from instead of random weights, one per image; the widths, frequency and convention
+            of their spec replace the arguments above.
         engine: `"native"` is compiled for this processor on first use and does not depend on batches; `"torch"` runs on
-            every device; `"auto"` takes the first that works here.
-        num_threads: For the native engine. Defaults to all cores.
+            every device; `"auto"` uses the first that works.
+        num_threads: Threads of the native engine. Defaults to all cores.
         batch_size: Networks trained together by the torch engine.
         device: Where the torch engine trains.
         progress: Called with the number of networks finished since the last call.
@@ -126,7 +127,7 @@ def fit(
         items = torch.stack([torch.arange(len(values)), torch.zeros(len(values), dtype=torch.int64)], dim=1)
     if items.shape != (len(values), 2):
         raise UserError(f"Expected items of shape ({len(values)}, 2): source index and copy, got {tuple(items.shape)}.")
-    # The convention decides what the network itself sees and says; errors below are on its scale.
+    # The convention determines the network's own inputs and outputs; errors below are on its scale.
     scale = 0.5 if convention == "dws" else 1.0
     points = (coordinates.flip(1) if convention == "dws" else coordinates).float()
     targets = scale * values.float()
@@ -136,7 +137,7 @@ def fit(
     stop_error = 0.0 if stop is None else (2 * scale) ** 2 / 10 ** ((stop + _PSNR_MARGIN_DB) / 10)
     job = _Job(spec, points, omega, chosen, stop_error, num_threads or num_cores(), batch_size, torch.device(device))
     report = progress or (lambda count: None)
-    # Worse than a constant picture after many steps: training went astray, though it may end in finite numbers.
+    # Worse than a constant picture after many steps: training diverged, even if the numbers are finite.
     variance = targets.flatten(1).var(1, correction=0).double()
 
     parameters = torch.empty(len(values), spec.num_entries)
@@ -171,7 +172,7 @@ def fit(
 
 
 def fit_values(values: Float[Tensor, "B P O"], coordinates: Float[Tensor, "P D"], **options: Any) -> FitResult:
-    """Fits networks to values in [-1, 1] at any points of any dimension; for the options see `fit`."""
+    """Fits networks to values in [-1, 1] at arbitrary points of any dimension; for the options see `fit`."""
     return fit(values, coordinates=coordinates, **options)
 
 
@@ -181,7 +182,7 @@ def image_values(images: Tensor | np.ndarray) -> Float[Tensor, "B H W O"]:
     if images.ndim not in (3, 4) or 0 in images.shape[1:]:
         raise UserError(
             "Expected images of shape (number, height, width) or (number, height, width, channels), "
-            f"but got {tuple(images.shape)}. Channels stand last."
+            f"but got {tuple(images.shape)}. Channels come last."
         )
     images = images if images.ndim == 4 else images[..., None]
     if images.dtype == torch.uint8:
@@ -224,11 +225,11 @@ _Trained = tuple[Float[Tensor, "B N"], Float64[Tensor, "B"], Int32[Tensor, "B"]]
 def _train_native(
     job: _Job, parameters: Float[Tensor, "B N"], targets: Float[Tensor, "B P O"], report: Callable[[int], None]
 ) -> _Trained:
-    """Trains every network alone, on one thread and without the interpreter's lock."""
+    """Trains every network separately, on one thread, with the interpreter's lock released."""
     recipe, rates = job.recipe, job.recipe.rates()
     widths, points = np.array(job.spec.widths, dtype=np.int32), job.points.contiguous()
     cancelled = torch.zeros(1, dtype=torch.int32)
-    # The pieces change nothing but the grain of the progress bar.
+    # The pieces only make the progress bar smoother.
     pieces = torch.arange(len(parameters)).split(16)
 
     def run(piece: Tensor) -> _Trained:
@@ -295,7 +296,7 @@ def _join(results: list[Any]) -> _Trained:
 def _train_batch(
     job: _Job, parameters: Float[Tensor, "B N"], points: Float[Tensor, "P D"], targets: Float[Tensor, "B P O"]
 ) -> _Trained:
-    """All networks of a batch in step; those that are done leave it."""
+    """Trains all networks of a batch together; finished ones are removed from it."""
     recipe = job.recipe
     rates = recipe.rates().tolist()
     finished = parameters.clone()
@@ -341,7 +342,7 @@ def mean_squared_gradients(
     omega: float,
     with_gradient: bool = True,
 ) -> tuple[Float[Tensor, "B"], Float[Tensor, "B N"]]:
-    r"""Mean squared errors of a batch of sine networks and their gradients, written out.
+    r"""Mean squared errors of a batch of sine networks and their gradients, in closed form.
 
     With $z = Wh + b$, $h' = \sin\omega z$ and $\delta = \partial/\partial z$: $\partial_W = \delta h^\top$,
     $\partial_b = \sum\delta$, and $\delta$ of the layer before is $W^\top\delta \cdot \omega\cos\omega z$.

@@ -10,13 +10,14 @@ from typing import Any
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention
 from neuralfunctionals.weight_space import Activation, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 
 @dataclass(frozen=True)
 class SirenForm:
-    """The frequency and convention of sine networks: the same weights show something else in another form."""
+    """The frequency and convention of sine networks; the same weights show a different picture in another form."""
 
-    omega: float = 30.0
+    omega: float = DEFAULT_OMEGA
     """Frequency of the sines."""
     convention: str = "paper"
     """`"paper"` or `"dws"`; see `convert_convention`."""
@@ -31,7 +32,7 @@ class SirenForm:
 
     @classmethod
     def from_provenance(cls, made: Mapping[str, Any]) -> SirenForm | None:
-        """What a store's provenance, or the data part of a run's config, says; None where it does not say."""
+        """The form recorded in a store's provenance or in the data part of a run's config; None if there is none."""
         told = {name: made[name] for name in ("omega", "convention") if name in made}
         if isinstance(told.get("omega"), int):
             told["omega"] = float(told["omega"])
@@ -39,7 +40,7 @@ class SirenForm:
 
     @classmethod
     def of(cls, spec: NetworkSpec, assumed: SirenForm | None = None) -> SirenForm:
-        """The form that a spec tells; what it does not tell is assumed, 30 and `"paper"` by default.
+        """The form that a spec records; missing parts come from `assumed`, by default 30 and `"paper"`.
 
         Raises:
             ValueError: If these cannot be sine networks.
@@ -52,7 +53,7 @@ class SirenForm:
         )
 
     def complete(self, spec: NetworkSpec) -> NetworkSpec:
-        """The spec with this form, where it does not tell its own; raises if it tells another."""
+        """The spec with this form, if it does not record one; raises if it records another."""
         own = SirenForm.of(spec, assumed=self)
         if own != self:
             raise UserError(f"Expected networks with {self}, but these have {own}. Convert them with nf.inr.convert.")
@@ -61,7 +62,7 @@ class SirenForm:
         return spec.with_activation(Activation("sine", self.omega), convention=self.convention)
 
     def label(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """The same networks with a spec that tells this form; see `complete`."""
+        """The same networks with a spec that records this form; see `complete`."""
         spec = self.complete(features.spec)
         return features if spec is features.spec else WeightSpaceFeatures.unchecked(spec, features.tensor)
 
@@ -69,19 +70,19 @@ class SirenForm:
     def choose(
         cls, omega: float | None, convention: str | None, *, known: SirenForm | None, assumed: SirenForm, where: object
     ) -> SirenForm:
-        """The form that was asked for, where nothing was asked for the known one, and else the assumed one.
+        """The requested form, or else the known one, or else the assumed one.
 
         Args:
-            omega: The frequency asked for.
-            convention: The convention asked for.
-            known: What the networks' file says itself; asking for something else is refused.
-            assumed: Used where neither says.
+            omega: The requested frequency.
+            convention: The requested convention.
+            known: The form recorded in the networks' file; requesting a different one is an error.
+            assumed: Used for parts that are neither requested nor known.
             where: The file, for the message.
         """
         rest = known or assumed
         chosen = cls(rest.omega if omega is None else omega, rest.convention if convention is None else convention)
         if known is not None and chosen != known:
-            raise UserError(f"{where} says that its networks have {known}, but {chosen} was asked for. Leave it out.")
+            raise UserError(f"{where} says that its networks have {known}, but {chosen} was requested. Leave it out.")
         return chosen
 
     def __str__(self) -> str:
@@ -96,8 +97,8 @@ def convert(features: WeightSpaceFeatures, target: SirenForm | NetworkSpec) -> W
     $$ \sin(\omega_1 (W x + b)) = \sin(\omega_2 (\tfrac{\omega_1}{\omega_2} W x + \tfrac{\omega_1}{\omega_2} b)) $$
 
     Args:
-        features: Sine networks, one channel or several. Their spec tells the form they have; see `SirenForm.of`.
-        target: The form to give them, or a spec that tells it.
+        features: Sine networks, one channel or several. Their spec records their form; see `SirenForm.of`.
+        target: The form to convert to, or a spec that records it.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""How well an INR shows its image."""
+"""Quality of an INR compared with its image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralfunctionals.errors import UserError
 def psnr(
     values: Float[Tensor, "B *_shape"], targets: Float[Tensor, "_B *_shape"], *, peak: float = 2.0
 ) -> Float[Tensor, "B"]:
-    r"""Peak signal-to-noise ratio in decibels, one for each image.
+    r"""Peak signal-to-noise ratio in decibels, one per image.
 
     $$ 10 \log_{10} \frac{\text{peak}^2}{\text{mean}((x - y)^2)} $$
 

@@ -1,4 +1,4 @@
-"""Pictures from one network for each patch: `patch_pixels`, `render_patches`."""
+"""Pictures rendered from one network per patch: `patch_pixels`, `render_patches`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 
 def patch_pixels(size: int, grid_size: int) -> tuple[Int[Tensor, "m p"], Int[Tensor, "S"]]:
-    """Cuts a side of a picture into parts that differ by at most one pixel, each filled up to the longest.
+    """Divides a side of a picture into parts that differ by at most one pixel, padded to the longest.
 
     Args:
-        size: Pixels of the side.
-        grid_size: Parts of the side; those that get no pixel of a smaller side are there, and never kept.
+        size: Number of pixels.
+        grid_size: Number of parts; if there are more parts than pixels, the empty ones contain no kept pixel.
 
     Returns:
-        The pixels of each part, and where in them, all parts in a row, each pixel of the side is found.
+        The pixels of each part, and for each pixel of the side its position in the concatenated parts.
 
     Example:
         >>> pixels, places = patch_pixels(5, 2)
@@ -47,20 +47,20 @@ def render_patches(
     *,
     grid_size: int,
 ) -> Float[Tensor, "B H W O"]:
-    """Pictures of which each patch is shown by a network of its own, all evaluated in one batch; differentiable.
+    """Renders pictures that have one network per patch, all in one batch; differentiable.
 
-    A network is evaluated on the pixels of its patch alone, in the coordinates of the whole picture.
+    A network is evaluated only on the pixels of its patch, in the coordinates of the whole picture.
 
     Args:
-        features: Network `b * M + m` shows patch `m` of picture `b`, as `Inr2Array.decode` gives them.
+        features: Network `b * M + m` shows patch `m` of picture `b`, as returned by `Inr2Array.decode`.
         height: Rows of the pictures.
         width: Columns of the pictures.
-        grid_size: Patches along each side; sizes that it does not divide give patches that differ by one pixel.
+        grid_size: Patches along each side; if it does not divide a size, patches differ by one pixel.
     """
     if len(features) % grid_size**2:
         raise UserError(
             f"Expected {grid_size**2} networks for each picture of {grid_size} x {grid_size} patches, but got "
-            f"{len(features)} in all."
+            f"{len(features)} in total."
         )
     count = len(features) // grid_size**2
     (rows, kept_rows), (columns, kept_columns) = (patch_pixels(size, grid_size) for size in (height, width))

@@ -24,7 +24,7 @@ class FitRecipe:
     learning_rate: float
     """Peak learning rate."""
     schedule: str = "cosine"
-    """How the rate falls from its peak: to zero along a cosine or a line, or not at all."""
+    """Decay of the rate from its peak: to zero along a cosine or a line, or constant."""
     warmup_steps: int = 0
     """Steps over which the rate rises to its peak."""
     optimizer: str = "adam"
@@ -36,7 +36,7 @@ class FitRecipe:
     epsilon: float = 1e-8
     """Added to the root of the mean squared gradient (Adam)."""
     stop_psnr_db: float | None = None
-    """Stop each network on its own once it is this good."""
+    """Stop each network once it reaches this PSNR."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -77,11 +77,11 @@ RECIPES: dict[str, FitRecipe] = {
     "refit": FitRecipe(steps=200, learning_rate=3e-3, stop_psnr_db=40.0),
     "slow": FitRecipe(steps=1000, learning_rate=5e-4, schedule="constant"),
 }
-"""Named recipes. `docs/benchmarks.md` compares them: speed, quality, and what a reader can do with the weights."""
+"""Named recipes. `docs/benchmarks.md` compares them: speed, quality, and how well models can use the weights."""
 
 
 def find_recipe(recipe: str | FitRecipe) -> FitRecipe:
-    """The recipe of that name."""
+    """The recipe with this name; a recipe is returned as it is."""
     if isinstance(recipe, FitRecipe):
         return recipe
     if recipe not in RECIPES:

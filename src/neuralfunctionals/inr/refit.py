@@ -27,15 +27,15 @@ def refit(
     recipe: str | FitRecipe = "refit",
     num_threads: int | None = None,
 ) -> FitResult:
-    """Networks that show an edited picture, trained on from the networks that show the original.
+    """Edits sine networks: renders them, edits the pictures, and fits again from the old weights.
 
-    It runs the networks at every pixel, so it is a ceiling for models that edit weights, and a useful tool besides:
-    any function of images becomes one of INRs.
+    It works for any function of images. It runs the networks at every pixel, so its error is a lower bound for
+    models that edit weights directly.
 
     Args:
         features: Sine networks, one channel.
         edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or a
-            function of your own.
+            your own function.
         height: Rows of the pictures.
         width: Columns of the pictures.
         recipe: How the networks are trained; see `fit`.

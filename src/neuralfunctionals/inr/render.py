@@ -20,13 +20,13 @@ def render(
 ) -> Float[Tensor, "B P O"]:
     """The values of each network at each point, in [-1, 1] up to the quality of the fit.
 
-    Differentiable with respect to weights and coordinates. Whatever convention the weights follow, coordinates stand
-    row first and values are in the scale of the paper, so that pictures compare directly.
+    Differentiable with respect to weights and coordinates. In either convention, coordinates are (row, column) and
+    values are in [-1, 1], so that pictures can be compared.
 
     Args:
-        features: Sine networks, one channel. Their spec tells frequency and convention, see `NetworkSpec.siren`; one
-            that does not is read with frequency 30 in the convention `"paper"`.
-        coordinates: One grid for all, `(P, D)`, or points of its own for each network, `(B, P, D)`.
+        features: Sine networks, one channel. Their spec records frequency and convention, see `NetworkSpec.siren`; if
+            not, frequency 30 and the convention `"paper"` are assumed.
+        coordinates: One grid for all, `(P, D)`, or separate points for each network, `(B, P, D)`.
 
     Example:
         >>> from neuralfunctionals.inr import Siren, image_grid

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import CONVENTIONS, Activation, Group, NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 # Axes: B input networks, N packed entries, P points, D input dimensions, O outputs.
 
@@ -29,7 +30,7 @@ class Siren(nn.Module):
     Args:
         widths: Neurons from input to output: `[2, 32, 32, 1]` for grey images, `[2, 32, 32, 3]` for colour.
         omega: Frequency of the sines.
-        seed: Start of the random numbers. By default, drawn from torch's own generator.
+        seed: Random seed. Defaults to torch's default generator.
 
     Example:
         >>> siren = Siren([2, 32, 32, 3])
@@ -37,7 +38,9 @@ class Siren(nn.Module):
         torch.Size([5, 3])
     """
 
-    def __init__(self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = 30.0, *, seed: int | None = None) -> None:
+    def __init__(
+        self, widths: Sequence[int] = (2, 32, 32, 1), omega: float = DEFAULT_OMEGA, *, seed: int | None = None
+    ) -> None:
         super().__init__()
         spec = NetworkSpec.siren(list(widths), omega)
         self.omega = omega
@@ -46,7 +49,7 @@ class Siren(nn.Module):
         start = initial_weights(spec, torch.zeros(1, 2, dtype=torch.int64), seed=seed)
         self.load_state_dict(WeightSpaceFeatures.from_vectors(spec, start).to_state_dicts()[0])
 
-    @no_type_check  # torch.fx calls it with a stand-in for a tensor
+    @no_type_check  # torch.fx calls it with a proxy instead of a tensor
     def forward(self, x: Float[Tensor, "*P D"]) -> Float[Tensor, "*P O"]:
         """The values at these points."""
         for layer in self.layers[:-1]:
@@ -55,7 +58,7 @@ class Siren(nn.Module):
 
 
 def can_be_siren(spec: NetworkSpec) -> bool:
-    """Whether the networks can be sine networks: dense layers with biases, and no other activation that is known."""
+    """Whether the networks can be sine networks: dense layers with biases, and sine or unknown activations."""
     is_other = spec.activation is not None and spec.omega is None
     return spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers) and not is_other
 
@@ -72,22 +75,24 @@ def require_siren(spec: NetworkSpec) -> None:
 
 
 def as_siren(spec: NetworkSpec) -> NetworkSpec:
-    """The spec of sine networks, of frequency 30 if it does not know its activation; those of other networks stay."""
-    return spec.with_activation(Activation("sine", 30.0)) if spec.is_chain and spec.activation is None else spec
+    """The spec with sine activations of frequency 30, if it is a chain of unknown activation; else unchanged."""
+    return (
+        spec.with_activation(Activation("sine", DEFAULT_OMEGA)) if spec.is_chain and spec.activation is None else spec
+    )
 
 
 def known_form(spec: NetworkSpec) -> tuple[float, str]:
-    """Frequency and convention of sine networks; a spec that does not know them has 30 and `"paper"`.
+    """Frequency and convention of sine networks; 30 and `"paper"` if the spec does not record them.
 
     Raises:
         ValueError: If these cannot be sine networks.
     """
     require_siren(spec)
-    return 30.0 if spec.omega is None else spec.omega, spec.convention or "paper"
+    return DEFAULT_OMEGA if spec.omega is None else spec.omega, spec.convention or "paper"
 
 
 def require_convention(convention: str) -> None:
-    """Raises unless the convention has a name we know."""
+    """Raises unless the convention is a known one."""
     if convention not in CONVENTIONS:
         raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
 
@@ -99,7 +104,7 @@ def initial_weights(
     seed: int = 0,
     attempt: int = 0,
 ) -> Float[Tensor, "B N"]:
-    r"""Independent starting weights for each item, the same whatever the batch, the machine or the version of torch.
+    r"""Independent initial weights for each item; they do not depend on the batch, the machine or torch's version.
 
     Weights are uniform in $\pm 1/n$ for the first layer and $\pm\sqrt{6/n}/\omega$ for the others, biases in
     $\pm 1/\sqrt n$ (zero for `"dws"`), where $n$ counts incoming neurons. The numbers come from a counter-based
@@ -108,7 +113,7 @@ def initial_weights(
     Args:
         spec: The network, with its frequency and convention; see `NetworkSpec.siren`.
         items: Source index and copy number of each item.
-        seed: One for the whole dataset.
+        seed: Random seed of the whole dataset.
         attempt: Counts restarts after divergence.
     """
     require_siren(spec)
@@ -122,8 +127,8 @@ def initial_weights(
 
 
 def initial_limits(spec: NetworkSpec) -> list[float]:
-    """The largest starting value of each group of entries; see `initial_weights`."""
-    omega, convention = 30.0 if spec.omega is None else spec.omega, spec.convention
+    """The largest initial value of each group of entries; see `initial_weights`."""
+    omega, convention = DEFAULT_OMEGA if spec.omega is None else spec.omega, spec.convention
 
     def limit(group: Group) -> float:
         incoming = spec.widths[group.layer - 1]
@@ -135,19 +140,19 @@ def initial_limits(spec: NetworkSpec) -> list[float]:
 
 
 def convert_convention(features: WeightSpaceFeatures, target: str) -> WeightSpaceFeatures:
-    r"""The same pictures in the other published convention; exact, as it only reorders and doubles or halves.
+    r"""Converts networks to the other published convention; exact, as it only reorders and doubles or halves.
 
     `"paper"`: the first coordinate is the row, the output is the value in [-1, 1]. `"dws"` (Navon et al., 2023): the
     first coordinate is the column, the output plus 0.5 is the pixel in [0, 1]. A pixel is $(v + 1)/2$, so that
 
     $$ g(c, r) + \tfrac12 = \frac{f(r, c) + 1}{2} \iff g(c, r) = \tfrac12 f(r, c): $$
 
-    the columns of the first weights change places, and the last weights and biases are halved. Both take coordinates in
-    [-1, 1] with both ends.
+    the columns of the first weights are swapped, and the last weights and biases are halved. In both conventions,
+    coordinates are in [-1, 1], endpoints included.
 
     Args:
-        features: Sine networks, one channel or several. A spec that does not know their convention has `"paper"`.
-        target: The convention to follow.
+        features: Sine networks, one channel or several. If the spec does not record a convention, it is `"paper"`.
+        target: The convention to convert to.
     """
     omega, source = known_form(features.spec)
     require_convention(target)

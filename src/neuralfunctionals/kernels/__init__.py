@@ -1,4 +1,4 @@
-"""Operations in two forms, plain PyTorch and C++ compiled for this machine: which one runs, how they are built."""
+"""Operations in two forms, plain PyTorch and C++ compiled for this machine: how they are chosen and built."""
 
 from neuralfunctionals.kernels.block import residual_attention, residual_feed_forward
 from neuralfunctionals.kernels.choice import KERNELS, build, call, choose_engine, library, prepare, use

@@ -1,9 +1,9 @@
 // The two halves of a transformer block, x + MLP(norm(x)) and x + attention(norm(x)), with their gradients.
 //
-// A thread takes some entries (feed-forward) or one network (attention) at a time and goes through all steps before it
-// takes the next, so that what lies between the steps stays in its cache and is never written to memory. Nothing is
-// kept for the backward pass either: it computes the steps again from x. Sums over entries are taken in an order that
-// depends on the number of threads alone.
+// A thread takes some entries (feed-forward) or one network (attention) at a time and does all steps before it takes
+// the next, so that intermediate values stay in its cache and are never written to memory. Nothing is kept for the
+// backward pass either: it computes the steps again from x. Sums over entries are taken in an order that only depends
+// on the number of threads.
 //
 // Called by block.py.
 
@@ -116,7 +116,7 @@ void feed_forward_backward_tiles(const FeedForward& f, const Tile* tile, const T
 
 struct Attention {
   int64_t batch, entries, channels, heads, norms, groups, axes;
-  const int64_t *norm_sizes, *group_sizes;  // no groups: no attention between them
+  const int64_t *norm_sizes, *group_sizes;  // without groups, no attention between them
   const int64_t *num_vectors, *num_neurons;
   const int32_t* const* vectors;
   const float* x;
@@ -146,14 +146,14 @@ struct Head {
   float factor() const { return 1.0f / std::sqrt(float(n * c)); }
 };
 
-// Where eight values of each of eight vectors stand among the rows: in pieces of S, found at these offsets.
+// Positions of eight values of each of eight vectors in the rows: pieces of S values at these offsets.
 template <int S>
 struct Pieces {
   int64_t at[8][LANES / S];
-  int count;  // pieces of a vector; fewer behind its last value
+  int count;  // pieces of a vector; fewer after its last value
 };
 
-// Calls work(value, pieces) for every eight values of eight vectors from t on. The last vector stands for those behind it.
+// Calls work(value, pieces) for every eight values of eight vectors from t on. Vectors past the last are replaced by it.
 template <int S, typename Work>
 inline void for_each_piece(const Head& h, int64_t t, int64_t panel, Work work) {
   const int32_t* entries[8];
@@ -267,7 +267,7 @@ inline float largest(V v) {
 #endif
 }
 
-// Columns from T on to the end of a vector become zero.
+// Sets columns from T to the end of a vector to zero.
 void softmax(int64_t T, float factor, Panels s) {
   for (int64_t r = 0; r < T; r++) {
     for (int64_t c = T; c % LANES; c++) *s.at(r, c) = -1e30f;
@@ -285,7 +285,7 @@ void softmax(int64_t T, float factor, Panels s) {
   }
 }
 
-// Turns the gradient of the softmax p into that of the scores.
+// Converts the gradient of the softmax p to that of the scores.
 void softmax_backward(int64_t T, float factor, Panels p, Panels g) {
   for (int64_t r = 0; r < T; r++) {
     V products{};
@@ -327,7 +327,7 @@ void attend_backward(const Head& h, Panels qkv, Panels y_gradient, int64_t chann
   softmax(h.T, h.factor(), p);
   multiply(h.T, h.T, d, y, v_transposed, g);
   softmax_backward(h.T, h.factor(), p, g);
-  // Results take the place of what is needed no more.
+  // Results overwrite values that are no longer needed.
   multiply_transposed(h.T, d, h.T, p, y, v_gradient, false);
   multiply(h.T, d, h.T, g, k, y);
   multiply_transposed(h.T, d, h.T, g, q, k, false);
@@ -370,7 +370,7 @@ void divide_by_sizes(const Attention& a, int64_t columns, Panels pooled) {
     for (int64_t g = 0; g < a.groups; g++) store(pooled.at(g, c), load(pooled.at(g, c)) * (1.0f / a.group_sizes[g]));
 }
 
-// What a thread needs for one network.
+// Scratch memory of a thread for one network.
 struct AttentionBuffers {
   Panels qkv, y, qkv_gradient, pooled_x, pooled, pooled_y, pooled_gradient, w, plain_w, x, x_gradient;
   std::vector<int32_t> counted;
@@ -396,7 +396,7 @@ struct AttentionBuffers {
   }
 };
 
-// The norm that belongs to each entry, one after the other.
+// The norm of each entry, in order.
 struct NormOfEntry {
   const Attention& a;
   int64_t norm = 0, left;
@@ -541,7 +541,7 @@ int feed_forward_backward(int64_t batch, int64_t entries, int64_t channels, int6
   try {
     const std::vector<Tile> tiles = tiles_of(f);
     for (int64_t g = 0; g < groups; g++) gradients[g].clear(channels, hidden);
-    // The thread that begins a group writes to the group's gradients; those that go on with it, to memory of their own.
+    // The thread that starts a group writes to the group's gradients; those that continue it write to their own memory.
     std::vector<std::vector<float>> unowned(threads);
     const int status = in_parallel(tiles.size(), threads, [&](int64_t t, int64_t first, int64_t last) {
       if (first == last) return;

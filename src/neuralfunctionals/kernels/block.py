@@ -25,9 +25,9 @@ def residual_feed_forward(
 
     Args:
         x: Packed features.
-        parameters: The norm's scale and shift, then `W1, b1, W2, b2` of each group; None if there is more to compute.
+        parameters: The norm's scale and shift, then `W1, b1, W2, b2` of each group; None if the modules compute more.
         sizes: Entries of each group, in packed order.
-        otherwise: The same by modules, called where the compiled form cannot be used.
+        otherwise: The same operation by modules, called if the compiled form cannot be used.
     """
     return _FEED_FORWARD(None if parameters is None else [x, *parameters], sizes, otherwise)
 
@@ -47,11 +47,11 @@ def residual_attention(
     Args:
         x: Packed features.
         parameters: The norm's scale and shift, weight and bias of the projection to queries, keys and values; None if
-            there is more to compute.
-        vectors: For each layer of neurons the entries of the vectors that meet there, as 32-bit numbers.
+            the modules compute more.
+        vectors: For each layer of neurons, the entries of the vectors that meet there, as 32-bit numbers.
         sizes: Entries of each group, in packed order.
         num_heads: Heads.
-        otherwise: The same by modules, called where the compiled form cannot be used.
+        otherwise: The same operation by modules, called if the compiled form cannot be used.
         between_groups: Whether to add the attention between the means of the groups.
     """
     tensors = None if parameters is None or x.shape[-1] % num_heads else [x, *parameters, *vectors]
@@ -115,7 +115,7 @@ _FEED_FORWARD = Operation(
 )
 
 
-# Attention. Numbers are the heads, whether groups attend to each other, and the sizes of the groups.
+# Attention. `numbers` holds the number of heads, whether groups attend to each other, and the sizes of the groups.
 
 
 def _attention_plain(tensors: Tensors, numbers: Numbers) -> Tensor:

@@ -1,9 +1,9 @@
-"""Which form of an operation runs, and the libraries of the compiled ones: `use`, `build`, `prepare`, `library`,
+"""Choice between the plain and the compiled form, and the compiled libraries: `use`, `build`, `prepare`, `library`,
 `call`.
 
-`NF_KERNELS` or `use` choose the form: `auto` takes the compiled one where it can, `plain` never, `compiled` says why
-where it cannot. Libraries are built when a layer that can use them is made, or ahead by `nf build`, never inside
-`forward`.
+`NF_KERNELS` or `use` chooses the form: `auto` uses the compiled one if possible, `plain` never uses it, and `compiled`
+warns when it is not possible. Libraries are built when a layer that can use them is created, or in advance by
+`nf build`, never inside `forward`.
 """
 
 import ctypes
@@ -31,9 +31,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
     "siren_fit": (),
     "cnn_training": (),
 }
-"""The C++ files of this folder and the options that each needs."""
+"""The C++ files of this folder and the compiler options of each."""
 PANEL = 16
-"""Channels are computed in such portions."""
+"""Numbers of channels must be multiples of this."""
 
 _form: ContextVar[Form | None] = ContextVar("form", default=None)
 _libraries: dict[str, ctypes.CDLL] = {}
@@ -48,8 +48,8 @@ def use(form: Form) -> Iterator[None]:
     A graph of `torch.compile` keeps the form with which it was traced.
 
     Args:
-        form: `"auto"`, `"plain"` or `"compiled"`. The last builds what is missing first, and warns about each reason
-            for which an operation takes its plain form nevertheless.
+        form: `"auto"`, `"plain"` or `"compiled"`. The last builds missing libraries first, and warns if an operation
+            has to use its plain form, with the reason.
 
     Example:
         >>> with use("plain"):
@@ -69,7 +69,7 @@ def use(form: Form) -> Iterator[None]:
 
 @torch.compiler.assume_constant_result
 def chosen_form() -> Form:
-    """What `use` or `NF_KERNELS` ask for."""
+    """The form chosen by `use` or `NF_KERNELS`."""
     form = _form.get() or os.environ.get("NF_KERNELS") or "auto"
     if form not in get_args(Form):
         raise UserError(f"Expected NF_KERNELS to be auto, plain or compiled, but got '{form}'.")
@@ -77,10 +77,10 @@ def chosen_form() -> Form:
 
 
 def build(names: Sequence[str] = tuple(KERNELS)) -> dict[str, bool]:
-    """Compiles what is not in the cache yet, some seconds for each file.
+    """Compiles libraries that are not yet in the cache; this takes some seconds per file.
 
     Returns:
-        For each name whether its compiled form can be used; a warning says why not.
+        For each name, whether its compiled form can be used; if not, a warning gives the reason.
     """
     return {name: library(name, build=True) is not None for name in names}
 
@@ -92,14 +92,14 @@ def prepare(name: str, parameters: Sequence[Tensor]) -> None:
 
 
 def is_computable(tensor: Tensor) -> bool:
-    """Whether C++ code can be given the values of a tensor."""
+    """Whether C++ code can access the values of a tensor."""
     is_plain = type(tensor) in (Tensor, torch.nn.Parameter)
     return is_plain and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 @torch.compiler.assume_constant_result
 def is_ready(name: str) -> bool:
-    """Whether a library is there; never compiles it."""
+    """Whether a library is available; never compiles it."""
     return library(name) is not None
 
 
@@ -108,7 +108,7 @@ def library(name: str, *, build: bool = False) -> ctypes.CDLL | None:
 
     Args:
         name: One of `KERNELS`.
-        build: Whether to compile it if need be.
+        build: Whether to compile it if needed.
     """
     if name in _libraries:
         return _libraries[name]
@@ -117,17 +117,17 @@ def library(name: str, *, build: bool = False) -> ctypes.CDLL | None:
         try:
             found = native.load_library(source, *KERNELS[name], build=build)
         except OSError as error:
-            warn_once(f"Plain PyTorch takes the place of {source.name}, and is slower: {error}")
+            warn_once(f"Using plain PyTorch, which is slower than {source.name}: {error}")
             return None
         if found is not None:
             _libraries[name] = found
         elif native.find_compiler() is None:
             warn_once(
-                "Plain PyTorch takes the place of compiled kernels, and is slower: there is no C++ compiler. "
-                "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this."
+                "Using plain PyTorch, which is slower than compiled kernels: there is no C++ compiler. "
+                "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this warning."
             )
         elif not build:
-            warn_once(f"Plain PyTorch takes the place of {source.name}, which is not built. Run 'nf build' once.")
+            warn_once(f"Using plain PyTorch instead of {source.name}, which is not built. Run 'nf build' once.")
         return found
 
 
@@ -135,10 +135,10 @@ def choose_engine(engine: str, kernel: str, *, suits: bool, needs: str) -> Liter
     """The engine of a training loop: `"native"`, the compiled one, or `"torch"`.
 
     Args:
-        engine: The user's choice; `"auto"` takes the native one if it can be used.
-        kernel: The library of the native one.
-        suits: Whether the native one can do what is asked for.
-        needs: What it needs beside a compiler, for the message.
+        engine: The user's choice; `"auto"` uses the native engine if possible.
+        kernel: The library of the native engine.
+        suits: Whether the native engine supports the task.
+        needs: What it needs besides a compiler, for the message.
     """
     if engine not in ("auto", "native", "torch"):
         raise UserError(f"Expected the engine to be 'auto', 'native' or 'torch', but got {engine!r}.")
@@ -147,13 +147,13 @@ def choose_engine(engine: str, kernel: str, *, suits: bool, needs: str) -> Liter
     if engine == "native" and not usable:
         raise UserError(
             f"The native engine needs a C++ compiler (g++ or clang++; or set CXX) and {needs}. "
-            "Use engine='torch', or 'auto' to take whatever works."
+            "Use engine='torch', or 'auto' to use whichever works."
         )
     return "native" if usable else "torch"
 
 
 def warn_once(text: str) -> None:
-    """Warns, unless this process did so before."""
+    """Warns, unless this process has already given the same warning."""
     if text not in _warned:
         _warned.add(text)
         warnings.warn(text, stacklevel=2)
@@ -163,7 +163,7 @@ def call(kernel: str, function: str, *arguments: Any) -> int:
     """Calls a function of a compiled library and returns its status.
 
     Args:
-        kernel: One of `KERNELS`, built before.
+        kernel: One of `KERNELS`, already built.
         function: Its name.
         arguments: Tensors and arrays, which must be contiguous, lists of tensors or of integers, integers of 64 bits;
             other numbers as objects of `ctypes`.

@@ -1,10 +1,10 @@
 // Trains and evaluates the small CNN of the zoo: three 3x3 convolutions of 16 channels with stride 2 and no padding, global
-// average pooling, a dense layer. One network after the other, one image after the other, all of it in the first two caches.
+// average pooling, a dense layer. One network and one image at a time, all within the first two caches.
 //
 // Activations are stored [position][channel]: 16 channels are two vectors of AVX2, and the 3 x C values that a kernel's
 // row touches are contiguous, so that convolutions need no copies of patches. The three products of a layer (forward,
 // weight gradient, input gradient) are sums of (scalar times vector of channels) in blocks that fill the registers.
-// The arithmetic of a network depends on nothing but its own data: not on its batch mates, nor on the number of threads.
+// The arithmetic of a network only depends on its own data, not on the other networks or the number of threads.
 //
 // Called by cnn/training.py.
 
@@ -24,7 +24,7 @@ constexpr int BLOCK = 5;         // positions at once: 5 x 2 sums hide the laten
 constexpr int OUTER = 6;         // weight gradients at once: 6 x 2 sums
 typedef uint32_t U __attribute__((vector_size(4 * LANES)));
 
-// A quotient of polynomials with the smallest largest relative error on [-8, 8]: 4e-7 in single precision.
+// A minimax quotient of polynomials on [-8, 8]; the relative error is 4e-7 in single precision.
 inline V hyperbolic_tangent(V x) {
   x = x > 8.0f ? splat(8.0f) : x;
   x = x < -8.0f ? splat(-8.0f) : x;
@@ -34,7 +34,7 @@ inline V hyperbolic_tangent(V x) {
   return x * above / below;
 }
 
-// Mixes 32 bits; dropout masks are hashes of their place, so that they can be computed anywhere and in any order.
+// Mixes 32 bits; dropout masks are hashes of their position, so that they can be computed in any order.
 template <typename T>
 inline T hash(T x) {
   x ^= x >> 16;
@@ -45,7 +45,7 @@ inline T hash(T x) {
 }
 constexpr uint32_t STRIDE = 0x9e3779b9U;
 
-// While it lives, numbers too small for full precision count as zero: dead networks are full of them, and they are slow.
+// During its lifetime, subnormal numbers count as zero: dead networks are full of them, and they are slow.
 struct FlushTiny {
 #if defined(__SSE__)
   unsigned before = _mm_getcsr();
@@ -59,8 +59,8 @@ struct FlushTiny {
 struct Cnn {
   int channels, classes, columns;                            // columns: classes, padded to whole vectors
   int in[CONVOLUTIONS], width[CONVOLUTIONS], places[CONVOLUTIONS], first_place[CONVOLUTIONS + 1];
-  int64_t weight[CONVOLUTIONS + 1], bias[CONVOLUTIONS + 1], size, entries;  // places in the padded parameters
-  int* offsets[CONVOLUTIONS];                                // where the patch of each output position begins
+  int64_t weight[CONVOLUTIONS + 1], bias[CONVOLUTIONS + 1], size, entries;  // offsets in the padded parameters
+  int* offsets[CONVOLUTIONS];                                // start of the patch of each output position
 
   explicit Cnn(const int32_t* shape) : channels(shape[2]), classes(shape[3]), columns(padded<LANES>(shape[3])), size(0), entries(0) {
     int height = shape[0], across = shape[1];
@@ -81,7 +81,7 @@ struct Cnn {
   }
   ~Cnn() { for (int* o : offsets) std::free(o); }
 
-  // Calls f(padded place, packed place) for all entries; packed: weights [out][in][row][column], then biases, by layer.
+  // Calls f(padded index, packed index) for all entries; packed: weights [out][in][row][column], then biases, by layer.
   template <typename F>
   void each(F f) const {
     int64_t packed = 0;
@@ -136,7 +136,7 @@ inline void convolve_block(const float* in, const int* offsets, int row, const f
   for (int r = 0; r < R; r++) store(out + r * WIDTH, sum[r][0]), store(out + r * WIDTH + LANES, sum[r][1]);
 }
 
-// Backward: input gradient. Adds the part of one tap of the kernel, d[p] W^T, to where that tap of each patch lies.
+// Backward: input gradient. Adds the part of one tap of the kernel, d[p] W^T, at the position of that tap in each patch.
 template <int R>
 inline void scatter_block(const float* d, const int* offsets, const float* turned, float* out) {
   V sum[R][2] = {};
@@ -268,7 +268,7 @@ float cross_entropy(const Cnn& n, float* logits, int label, float scale) {
   return std::log(sum) - own;
 }
 
-// Adds the gradient of what the logits now hold.
+// Adds the gradient from the values now in the logits.
 void backward(const Cnn& n, Workspace& w, const float* image) {
   const int last = CONVOLUTIONS - 1;
   const float* dense = w.parameters + n.weight[CONVOLUTIONS];
@@ -339,7 +339,7 @@ void update(Workspace& w, int64_t start, int64_t stop, int optimizer, float rate
 
 extern "C" {
 
-// Trains one network in place on num_batches batches of the images that `order` names. shape: height, width, channels,
+// Trains one network in place on num_batches batches of the images listed in `order`. shape: height, width, channels,
 // classes. state (3, N): packed parameters and the two moments of the optimiser, after `step` steps.
 int train_cnn(const int32_t* shape, const float* images, const int32_t* labels, const int32_t* order, int64_t num_batches,
               int32_t batch_size, float* state, int64_t step, int32_t use_tanh, int32_t optimizer, float rate, float l2,
@@ -376,7 +376,7 @@ int train_cnn(const int32_t* shape, const float* images, const int32_t* labels, 
   return 0;
 }
 
-// The mean cross-entropy and the fraction of right answers on the images that `order` names.
+// The mean cross-entropy and the accuracy on the images listed in `order`.
 int evaluate_cnn(const int32_t* shape, const float* images, const int32_t* labels, const int32_t* order, int64_t count,
                  const float* packed, int32_t use_tanh, double* result) {
   const FlushTiny flush;

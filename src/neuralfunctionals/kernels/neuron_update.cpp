@@ -1,8 +1,8 @@
 // One update of a layer of neurons, h + W2 gelu(W1 LN[h, messages] + b1) + b2, with its gradients.
 //
-// A thread takes some networks at a time, about a hundred neurons, and goes through all steps before it takes the next,
-// so that what lies between the steps stays in its cache. Kept for the backward pass are the standardised rows and the
-// values before the GELU. Sums over networks are taken in an order that depends on the number of threads alone.
+// A thread takes some networks at a time, about a hundred neurons, and does all steps before it takes the next, so that
+// intermediate values stay in its cache. The standardised rows and the values before the GELU are kept for the backward
+// pass. Sums over networks are taken in an order that only depends on the number of threads.
 //
 // The scale and shift of the norm are moved into W1 and b1, so that rows are only standardised:
 // W1 (s x + t) + b1 = (W1 s) x + (W1 t + b1).
@@ -24,7 +24,7 @@ struct Update {
   int64_t seen() const { return channels * (1 + 2 * neighbours); }
   int64_t width() const { return channels / gates; }
   int64_t most_behind() const { return neighbours ? *std::max_element(num_behind, num_behind + neighbours) : 0; }
-  // Networks taken at once: alike for all numbers of threads, as values are kept in this order.
+  // Networks taken at once: the same for any number of threads, because values are kept in this order.
   int64_t at_once() const { return std::max<int64_t>(1, std::min(TILE / neurons, (batch + 3) / 4)); }
   int64_t num_tiles() const { return (batch + at_once() - 1) / at_once(); }
 };
@@ -33,7 +33,7 @@ struct Update {
 Panels take_panels(int64_t rows, int64_t columns) { return {scratch.take((rows | 1) * padded(columns)), rows | 1}; }
 int64_t size_of_panels(int64_t rows, int64_t columns) { return (rows | 1) * padded(columns); }
 
-// What stands between one network's neurons and one neighbour, through one gate.
+// The connection between one network's neurons and one neighbour through one gate.
 struct Messages {
   Panels weights, behind, flipped, part, behind_gradient, weight_gradient;
   static int64_t size(const Update& u) {
@@ -49,7 +49,7 @@ struct Messages {
 };
 
 struct Link {
-  int64_t m, column;  // where its signed messages stand among all that a neuron sees; the absolute ones `channels` later
+  int64_t m, column;  // position of its signed messages in a neuron's inputs; the absolute ones `channels` later
   const float *weights, *behind;
   int64_t weight_offset, behind_offset, neighbour;
 };
@@ -65,7 +65,7 @@ void for_each_link(const Update& u, int64_t network, Work work) {
     }
 }
 
-// What the neurons of some networks see: their states and the sums of the messages.
+// Inputs of the neurons of some networks: their states and the sums of the messages.
 void see(const Update& u, int64_t first, int64_t last, const Messages& b, Panels x) {
   const int64_t n = u.neurons, C = u.channels, c = u.width();
   pack(u.state + first * n * C, (last - first) * n, C, x);
@@ -166,7 +166,7 @@ inline void standardize_rows_backward(int64_t columns, const float* x, const flo
       }
 }
 
-// Turns the gradient of the standardised rows x into that of what they were made of.
+// Converts the gradient of the standardised rows x to that of the rows before standardisation.
 void standardize_backward(int64_t rows, int64_t columns, Panels x, const float* inverse, Panels g) {
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4)
@@ -174,7 +174,7 @@ void standardize_backward(int64_t rows, int64_t columns, Panels x, const float* 
   for (; r < rows; r++) standardize_rows_backward<1>(columns, x.at(r, 0), inverse + r, g.at(r, 0), g.rows * W);
 }
 
-// W1 and b1 with the norm's scale and shift in them.
+// W1 and b1 with the norm's scale and shift absorbed.
 void fold_norm(const Update& u, float* w1, float* b1) {
   const int64_t D = u.seen();
   for (int64_t i = 0; i < u.hidden; i++) {
@@ -188,7 +188,7 @@ void fold_norm(const Update& u, float* w1, float* b1) {
   }
 }
 
-// What is kept for the backward pass, tile by tile, each in panels.
+// Values kept for the backward pass, tile by tile, each in panels.
 struct Kept {
   float *hidden, *x, *inverse;
   // From the first network of a tile; panels of x may have one row more than the tile.

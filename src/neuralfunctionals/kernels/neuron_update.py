@@ -1,4 +1,4 @@
-"""Updates a layer of neurons from the messages of its neighbours: `neuron_update`; compiled: `neuron_update.cpp`."""
+"""Updates a layer of neurons from its neighbours' messages: `neuron_update`; compiled: `neuron_update.cpp`."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,10 +34,10 @@ def neuron_update(
 
     Args:
         state: The neurons to update.
-        gates: For each neighbour its gates, the signed above the absolute ones; see `Gates` in `neuron_states`.
+        gates: The gates of each neighbour, the signed above the absolute values; see `Gates` in `neuron_states`.
         neighbours: The neurons of the neighbouring layers; none, one or two.
-        parameters: Scale and shift of the norm, $W_1, b_1, W_2, b_2$; None if there is more to compute.
-        otherwise: Norm and MLP as modules, called where the compiled form cannot be used.
+        parameters: Scale and shift of the norm, $W_1, b_1, W_2, b_2$; None if the modules compute more.
+        otherwise: Norm and MLP as modules, called if the compiled form cannot be used.
     """
     divides = not gates or state.shape[-1] % gates[0].shape[1] == 0
     tensors = None if parameters is None or not divides else [state, *gates, *neighbours, *parameters]
@@ -46,7 +46,7 @@ def neuron_update(
 
 
 def _see(state: Tensor, gates: Sequence[Gates], neighbours: Sequence[Neighbours]) -> Float[Tensor, "B n D"]:
-    """Each neuron's state and the sums of all states behind it, through the signed and through the absolute gates."""
+    """Each neuron's state and the sums of its neighbours' states, weighted by the signed and the absolute gates."""
     seen = [state]
     for gate, states in zip(gates, neighbours, strict=True):
         values = rearrange(states, "B m (G c) -> B G m c", G=gate.shape[1])
@@ -93,7 +93,7 @@ def _backward(gradient: Tensor, hidden: Tensor, tensors: Tensors, numbers: Numbe
 
 
 def _kept_shape(tensors: Tensors) -> tuple[int, ...]:
-    """Of what `Kept` in the C++ file holds: values before the GELU, standardized rows, their factors."""
+    """Shape of `Kept` in the C++ file: values before the GELU, standardized rows, their factors."""
     batch, neurons, _ = tensors[0].shape
     hidden, seen = tensors[-4].shape
     return (batch * (neurons * hidden + (neurons + 1) * seen + neurons),)

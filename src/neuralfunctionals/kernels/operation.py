@@ -18,20 +18,20 @@ Shapes = Mapping[str, tuple[Tensor, str]]
 
 
 class Operation:
-    """An operation in two forms: plain PyTorch, and C++ with a gradient of its own in float32 on the CPU.
+    """An operation in two forms: plain PyTorch, and C++ with its own gradient in float32 on the CPU.
 
-    The compiled form is an operator of `torch.library`, so that `torch.compile` keeps it whole. Where it is
-    differentiated again, or for many gradients of the output at once, the gradient is that of the plain form; the
-    transforms of `torch.func`, forward-mode gradients and tracing take the plain form from the start.
+    The compiled form is an operator of `torch.library`, so that `torch.compile` keeps it as one node. Second
+    derivatives and batched gradients of the output use the gradient of the plain form; the transforms of
+    `torch.func`, forward-mode gradients and tracing use the plain form from the start.
 
     Args:
         name: Name of the operator.
         source: The C++ file, one of `choice.KERNELS`.
         plain: The plain form.
-        shapes: The floating-point tensors by name, with their axes; those named `C`, `D` or `E` come in portions of 16.
-        forward: Computes the result and what is kept for the backward pass.
+        shapes: The floating-point tensors by name, with their axes; sizes of `C`, `D` and `E` are multiples of 16.
+        forward: Computes the result and the values kept for the backward pass.
         backward: Computes the gradients of all floating-point tensors.
-        kept_shape: Shape of what is kept for the backward pass.
+        kept_shape: Shape of the values kept for the backward pass.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Operation:
             again = torch.is_grad_enabled()  # to be differentiated again
             if gradient is not None and (again or is_legacy_batchedtensor(gradient)):
                 with torch.enable_grad():
-                    # Views: one input may have been computed from another, whose gradient must not hold that way too.
+                    # Views: one input may be computed from another, whose gradient must not include that path.
                     views = [t.view_as(t) for t in tensors]
                     y = plain(views, ctx.numbers)
                 needed = [t for t in views if t.requires_grad]
@@ -100,20 +100,20 @@ class Operation:
     def __call__(
         self, tensors: Tensors | None, numbers: Numbers, otherwise: Callable[[], Tensor] | None = None
     ) -> Tensor:
-        """Computes the operation in the form that is chosen and possible.
+        """Computes the operation in the chosen form, if possible.
 
         Args:
-            tensors: What it is computed from; None if modules other than the usual ones hold it.
-            numbers: Sizes that shapes do not tell.
+            tensors: The inputs; None if the modules are not the standard ones.
+            numbers: Sizes that are not given by the shapes.
             otherwise: The plain form; defaults to the operation's own.
         """
         form = choice.chosen_form()
-        reason = "plain kernels are asked for" if form == "plain" else self._why_plain(tensors, numbers)
+        reason = "plain kernels are requested" if form == "plain" else self._why_plain(tensors, numbers)
         if tensors is not None and reason is None:
             keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
             return self._operator([t.contiguous() for t in tensors], numbers, keep)[0]
         if form == "compiled" and not torch.compiler.is_compiling():
-            choice.warn_once(f"The plain form of {self.name} runs: {reason}.")
+            choice.warn_once(f"Using the plain form of {self.name}: {reason}.")
         if otherwise is not None:
             return otherwise()
         assert tensors is not None
@@ -121,7 +121,7 @@ class Operation:
 
     def _why_plain(self, tensors: Tensors | None, numbers: Numbers) -> str | None:
         if tensors is None:
-            return "its modules have hooks, dropout, parametrizations or classes of their own, or options it lacks"
+            return "its modules have hooks, dropout, parametrizations, other classes or unsupported options"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on"
         if not torch.compiler.is_compiling() and (
@@ -134,11 +134,11 @@ class Operation:
 
 
 def _why_unfit(shapes: Shapes) -> str | None:
-    """The first tensor that C++ code cannot take; nothing if it can take all."""
+    """Why the C++ code cannot take one of the tensors; None if it can take all."""
     sizes: dict[str, int] = {}
     for name, (tensor, axes) in shapes.items():
         if not choice.is_computable(tensor):
-            return f"{name} is no plain tensor of float32 on the CPU"
+            return f"{name} is not a plain float32 tensor on the CPU"
         names = axes.split()
         if tensor.dim() != len(names):
             return f"{name} has shape {tuple(tensor.shape)} instead of ({axes})"
@@ -147,7 +147,7 @@ def _why_unfit(shapes: Shapes) -> str | None:
             if size != int(factor or 1) * (int(letter) if letter.isdigit() else sizes.setdefault(letter, size)):
                 return f"{name} has shape {tuple(tensor.shape)} instead of ({axes})"
             if letter in ("C", "D", "E") and size % choice.PANEL:
-                return f"{name} has {size} channels, which is no multiple of {choice.PANEL}"
+                return f"{name} has {size} channels, which is not a multiple of {choice.PANEL}"
     return None
 
 
@@ -156,7 +156,7 @@ def _floating(tensors: Tensors) -> Tensors:
 
 
 def _one_by_one(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of `vmap` for an operator that takes no batches: one call for each."""
+    """The rule of `vmap` for an operator without batching: one call per element."""
 
     def run(info: Any, in_dims: Any, *arguments: Any) -> tuple[Any, Any]:
         leaves, tree = _pytree.tree_flatten(arguments)

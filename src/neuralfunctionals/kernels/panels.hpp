@@ -1,7 +1,7 @@
-// Matrix products of panels, normalisation and threads: what the compiled layers share.
+// Matrix products of panels, normalisation and threads, shared by the compiled layers.
 //
 // Matrices between the steps of a layer are stored in panels of 16 columns: (r, c) at
-// ((c / 16) * rows + r) * 16 + c % 16. All products then walk through memory in order, whichever side is transposed.
+// ((c / 16) * rows + r) * 16 + c % 16. All products then access memory in order, whichever side is transposed.
 // Matrices from outside are row-major.
 
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace {
 
-// Permutes the values of two vectors; older compilers than GCC 12 do without.
+// Permutes the values of two vectors; compilers older than GCC 12 lack the builtin.
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define NF_SHUFFLE __builtin_shufflevector
@@ -24,7 +24,7 @@ namespace {
 
 constexpr int W = 16;        // columns of a panel: two vectors
 constexpr int ROWS = 6;      // rows of a register block: 6 x 2 sums, 2 columns and 1 row fill the 16 registers of AVX2
-constexpr int DEPTH = 320;   // terms of a sum taken at once: a panel of them stays in the first cache
+constexpr int DEPTH = 320;   // terms of a sum taken at once: a panel of them fits in the first cache
 constexpr int TILE = 96;     // entries taken at once
 constexpr float EPSILON = 1e-5f;
 
@@ -133,7 +133,7 @@ struct Panels {
   Panels from(int64_t r, int64_t c) const { return {at(r, c), rows}; }
 };
 
-// Where a product goes: panels or rows.
+// Destination of a product: panels or rows.
 struct Target {
   float* p;
   int64_t row, panel;
@@ -206,7 +206,7 @@ inline void multiply_part(int64_t rows, int64_t columns, const float* a, const f
 
 // C = A B + bias. Of a last panel of C, half is left alone if the columns end there.
 void multiply(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, Target c, const float* bias = nullptr) {
-  // In equal parts: a block of one or two rows would take as long as one of four.
+  // Equal parts, because a block of one or two rows would take as long as one of four.
   const int64_t blocks = (rows + ROWS - 1) / ROWS, parts = (depth + DEPTH - 1) / DEPTH;
   const int64_t part = padded((depth + parts - 1) / parts);
   for (int64_t k = 0; k < depth; k += part)
@@ -220,7 +220,7 @@ void multiply(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, 
 
 // C = A^T B, or C += A^T B.
 void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, Panels a, Panels b, Target c, bool add) {
-  // A panel of either side stays in the first cache; rows of C are walked through.
+  // A panel of either side stays in the first cache; the loop runs over rows of C.
   for (int64_t panel = 0; panel < rows; panel += W) {
     const int64_t count = std::min<int64_t>(W, rows - panel), blocks = (count + ROWS - 1) / ROWS;
     for (int64_t j = 0; j < columns; j += W)
@@ -232,7 +232,7 @@ void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, Panels a,
   }
 }
 
-// Rows at some stride into panels; the last panel is filled up with zeros.
+// Copies rows at some stride into panels; the last panel is padded with zeros.
 void pack(const float* from, int64_t stride, int64_t rows, int64_t columns, Panels to) {
   int64_t c = 0;
   for (; c + W <= columns; c += W)
@@ -249,7 +249,7 @@ void unpack(Panels from, int64_t rows, int64_t columns, float* to, int64_t strid
       std::memcpy(to + r * stride + c, from.at(r, c), std::min<int64_t>(W, columns - c) * sizeof(float));
 }
 
-// Eight rows of eight values become columns.
+// Transposes eight rows of eight values.
 inline void transpose(V (&a)[8]) {
   static_assert(LANES == 8);
 #ifdef NF_SHUFFLE
@@ -347,7 +347,7 @@ void normalize_backward(const float* g, int64_t panel, const float* x, Moments m
     }
 }
 
-// Calls work(thread, first, last) on equal ranges; a thread that finds no memory says so.
+// Calls work(thread, first, last) on equal ranges; reports if a thread runs out of memory.
 template <typename Work>
 int in_parallel(int64_t count, int64_t threads, Work work) {
   int status = 0;

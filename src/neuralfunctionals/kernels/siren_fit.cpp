@@ -1,9 +1,9 @@
-// Fits sine networks to images, one network after the other, with everything it touches in the first two caches.
+// Fits sine networks to images, one network at a time, with all its data in the first two caches.
 //
-// The points of an image are taken in tiles; for each tile the network is run forwards and backwards before the next
-// tile is touched. Activations are stored [point][neuron], so that the three products of a layer (forward, backward,
+// The points of an image are taken in tiles; for each tile, the network is run forward and backward before the next
+// tile is started. Activations are stored [point][neuron], so that the three products of a layer (forward, backward,
 // weight gradient) are sums of (scalar times vector of neurons) and need no transposed activations. The arithmetic of
-// a network depends on nothing but its own data: not on the batch it came in, nor on the number of threads.
+// a network only depends on its own data, not on the batch or the number of threads.
 //
 // Called by inr/fit.py.
 
@@ -101,7 +101,7 @@ inline void outer(const float* A, int lda, const float* D, int ldd, float* G, in
 
 struct Network {
   int layers, in[MAX_LAYERS], out[MAX_LAYERS], stride[MAX_LAYERS];  // stride: out, padded to whole vectors
-  int64_t weight[MAX_LAYERS], bias[MAX_LAYERS], size;               // places in the padded parameters, weights [in][out]
+  int64_t weight[MAX_LAYERS], bias[MAX_LAYERS], size;               // offsets in the padded parameters, weights [in][out]
   float omega;
 
   Network(int num_layers, const int32_t* widths, float omega) : layers(num_layers), size(0), omega(omega) {
@@ -226,7 +226,7 @@ double squared_error(const Network& n, Workspace& w, const float* points, const 
 extern "C" {
 
 // Trains each network in place. Stops a network before the update at which its mean squared error is at most
-// stop_error, or as soon as the error is no finite number. steps_taken (B,) counts updates, errors (B,) are final.
+// stop_error, or as soon as the error is not finite. steps_taken (B,) counts updates, errors (B,) are final.
 int fit_sirens(int64_t num_networks, int32_t num_layers, const int32_t* widths, float omega, int64_t num_points,
                const float* points, const float* targets, float* packed, int32_t num_steps, const float* rates,
                int32_t use_adam, float beta1, float beta2, float epsilon, double stop_error, int32_t* steps_taken,
@@ -240,7 +240,7 @@ int fit_sirens(int64_t num_networks, int32_t num_layers, const int32_t* widths, 
   for (int64_t b = 0; b < num_networks; b++) {
     const float* target = targets + b * values;
     n.unpack(packed + b * entries, w.parameters);
-    std::memset(w.first, 0, 2 * n.size * sizeof(float));  // the second moments stand behind the first
+    std::memset(w.first, 0, 2 * n.size * sizeof(float));  // the second moments follow the first
     double error = INFINITY, power1 = 1, power2 = 1;
     int step = 0;
     for (; step < num_steps; step++) {

@@ -1,4 +1,4 @@
-"""Whether modules compute just what a compiled operation stands for: `is_stock`, `stock_parameters`."""
+"""Whether modules compute exactly what a compiled operation does: `is_stock`, `stock_parameters`."""
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ def stock_parameters(modules: nn.Module, *kinds: type[nn.Module]) -> list[Tensor
 
     Args:
         modules: An `nn.Sequential`, or one layer.
-        kinds: Of `nn.Linear`, `nn.LayerNorm`, `nn.GELU` and `nn.Dropout`, the classes expected.
+        kinds: The expected classes, out of `nn.Linear`, `nn.LayerNorm`, `nn.GELU` and `nn.Dropout`.
     """
     layers = [modules] if len(kinds) == 1 else list(modules.children()) if is_stock(modules, nn.Sequential) else []
     if len(layers) != len(kinds):

@@ -1,4 +1,4 @@
-// Vectors of floats and what is done with them: what all compiled files share. GCC's vector types, no other dependency.
+// Vectors of floats and their operations, shared by all compiled files. GCC's vector types, no other dependency.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int LANES = 8;  // floats in a vector; the compiler splits it where registers are smaller
+constexpr int LANES = 8;  // floats in a vector; the compiler splits it if registers are smaller
 typedef float V __attribute__((vector_size(4 * LANES)));
 typedef int32_t I __attribute__((vector_size(4 * LANES)));
 

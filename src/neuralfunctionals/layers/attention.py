@@ -38,12 +38,12 @@ class WeightSpaceSelfAttention(Layer):
     attention between the means of each layer's weights and biases (`"reduced"`), or left out (`"none"`).
 
     Differences from the paper: scores are divided by the square root of the vectors' length, the reduced term
-    takes means instead of sums (`reduction="sum"` restores these), projections have biases. HNP is ours: the
-    projections of the first layer depend on the input neuron, those of the last on the output neuron.
+    takes means instead of sums (`reduction="sum"` restores these), and projections have biases. HNP is our addition:
+    the projections of the first layer depend on the input neuron, and those of the last on the output neuron.
     Weights with kernels pass through `Project` before and `Unproject` after.
 
-    In one sentence, which holds for any network: all slices over one axis of neurons attend to each other. The neurons
-    of an axis that is nested in another (those within an attention head) are taken over all neurons of both.
+    In general, for any network: all slices over one axis of neurons attend to each other. Slices over an axis that is
+    nested in another (such as the neurons within an attention head) run over both axes together.
 
     Symmetry: NP- or HNP-equivariant; minimal together with `LayerEncoding`, for networks without nested axes.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.1 and appendix "Full description".
@@ -55,9 +55,9 @@ class WeightSpaceSelfAttention(Layer):
         dropout: Probability of dropping an entry of the attention matrix.
         symmetry: `"NP"` or `"HNP"`.
         global_term: The third term: `"reduced"`, `"full"` or `"none"`.
-        reduction: What the reduced term attends between: `"mean"` or `"sum"` of each group.
-        max_vectors: Bounds how many slices of one group meet at an axis, such as a wide residual stream: a group with
-            more takes part with their mean. Defaults to no bound.
+        reduction: Summary of each group in the reduced term: `"mean"` or `"sum"`.
+        max_vectors: Limits the slices of one group that meet at an axis, such as a wide residual stream: a group with
+            more of them is represented by their mean. Defaults to no limit.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WeightSpaceSelfAttention(Layer):
         if channels % num_heads:
             raise UserError(
                 f"Expected channels divisible by the heads, but got {channels} channels and {num_heads} heads. "
-                f"Take a multiple of {num_heads} channels or another number of heads."
+                f"Use a multiple of {num_heads} channels or another number of heads."
             )
         if global_term not in ("reduced", "full", "none") or reduction not in ("mean", "sum"):
             raise UserError(
@@ -109,13 +109,13 @@ class WeightSpaceSelfAttention(Layer):
 
     @property
     def is_plain_chain(self) -> bool:
-        """Whether the networks are chains, all of whose slices meet."""
+        """Whether the networks are chains and the number of slices is not limited."""
         return self.spec.is_chain and self.max_vectors is None
 
     def plain_parameters(self) -> list[Tensor] | None:
-        """Weight and bias of the projection, if nothing else is computed than the compiled form knows.
+        """Weight and bias of the projection, if the compiled form supports this layer; else None.
 
-        That form takes chains of dense layers, with one projection for all entries, and has no third term or the means.
+        It supports chains of dense layers with one projection for all entries, and no third term or the mean.
         """
         is_known = self.is_plain_chain and not self.spec.has_kernels
         is_known = is_known and self.symmetry == "NP" and self.global_term != "full"
@@ -153,7 +153,7 @@ class WeightSpaceSelfAttention(Layer):
         return vectors.mean(3, keepdim=True)
 
     def _to_vectors(self, x: Tensor, places: tuple[int, ...]) -> Float[Tensor, "3 B H T nc"]:
-        """The slices of a group over its neurons at these places."""
+        """The slices of a group over its neurons at these dimensions."""
         others = [n for n in range(x.ndim - 2) if n not in places]
         x = x.permute(0, -1, *(1 + n for n in others), *(1 + n for n in places))
         x = x.flatten(2 + len(others)).flatten(2, 1 + len(others)) if others else x.flatten(2)[:, :, None]
@@ -167,7 +167,7 @@ class WeightSpaceSelfAttention(Layer):
         return x.permute(0, *(1 + order.index(n) for n in range(len(shape))), -1)
 
     def _attend_between_groups(self, features: WeightSpaceFeatures, qkv: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """The reduced third term: attention between one summary of each group, given to all entries of the group."""
+        """The reduced third term: attention between one summary per group, added to all entries of the group."""
         # With one projection for all entries, the mean of the projections is the projection of the mean.
         early = self.reduction == "mean" and self.symmetry == "NP"
         entries = [part.flatten(1, -2) for part in (features if early else qkv).split()]
@@ -190,10 +190,10 @@ class WeightSpaceSelfAttention(Layer):
 
 
 def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
-    """For each axis the groups whose slices over its neurons meet there, and where the neurons stand in each.
+    """For each axis, the groups whose slices over its neurons meet there, and the dimensions of the neurons in each.
 
-    The slices over a nested axis are over it and its parent together: a neuron within a head has no place of its own in
-    other heads. So a group with nested axes has no slices over the parent alone, nor over one of two nested axes.
+    Slices over a nested axis run over it and its parent together: a neuron within a head has no counterpart in other
+    heads. So a group with nested axes has no slices over the parent alone, nor over one of two nested axes.
     """
     found = []
     for number, axis in enumerate(spec.axes):
@@ -212,8 +212,8 @@ def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
 
 
 def _entries_of(slices: list[list[tuple[int, tuple[int, ...]]]], spec: NetworkSpec) -> list[Int[Tensor, "_T _n"]]:
-    """For each layer of neurons of a chain the entries of the vectors that meet there, as 32-bit numbers."""
-    # On the CPU also where a model is made without memory, on the meta device.
+    """For each layer of neurons of a chain, the entries of the vectors that meet there, as 32-bit numbers."""
+    # On the CPU even if the model is created on the meta device.
     entries = torch.arange(spec.num_entries, dtype=torch.int32, device="cpu")
     parts = [entries[g.start : g.stop].view(g.shape) for g in spec.groups]
     return [
@@ -225,8 +225,8 @@ def _entries_of(slices: list[list[tuple[int, tuple[int, ...]]]], spec: NetworkSp
 class _NeuronDependentLinear(nn.Module):
     """A linear map of each entry's channels that may depend on the fixed neurons at its ends.
 
-    NP: one map for all entries. HNP: entries at an input or output neuron have that neuron's own map; an entry
-    at both (a network of one layer) has the sum of the two.
+    NP: one map for all entries. HNP: entries at an input or output neuron use that neuron's own map; an entry
+    at both (in a network of one layer) uses the sum of the two.
     """
 
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, symmetry: Symmetry) -> None:

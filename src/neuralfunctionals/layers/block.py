@@ -18,16 +18,16 @@ Sharing = Literal["per_layer", "shared"]
 
 
 class FeedForward(Layer):
-    """A two-layer MLP of each entry's channels, with GELU between.
+    """A two-layer MLP of each entry's channels, with GELU in between.
 
     Symmetry: NP-equivariant.
 
     Args:
         spec: The input networks.
         channels: Channels in and out.
-        hidden_channels: Channels between.
+        hidden_channels: Hidden channels.
         dropout: Probability of dropping a value, after each of the two layers.
-        mlp: `"per_layer"`, one MLP for each layer's weights and one for its biases, or `"shared"`, one for all.
+        mlp: `"per_layer"`, one MLP each for a layer's weights and biases, or `"shared"`, one MLP for all entries.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FeedForward(Layer):
         return features.with_tensor(torch.cat([mlp(part) for mlp, part in parts], dim=1))
 
     def plain_parameters(self) -> list[Tensor] | None:
-        """Weights and biases of all layers in order, if these and GELU are all that is computed."""
+        """Weights and biases of all layers in order, if nothing but these and GELU is computed; else None."""
         kinds = nn.Linear, nn.GELU, nn.Dropout, nn.Linear, nn.Dropout
         found = [kernels.stock_parameters(mlp, *kinds) for mlp in self.mlps]
         if not kernels.is_stock(self, FeedForward) or any(parameters is None for parameters in found):
@@ -74,8 +74,8 @@ class Block(Layer):
 
     $$ Z = W + \mathrm{SA}(\mathrm{LN}(W)), \qquad \mathrm{Block}(W) = Z + \mathrm{MLP}(\mathrm{LN}(Z)) $$
 
-    For networks with kernels, norms and MLPs act on each kernel position; `Project` and `Unproject` stand around
-    the attention.
+    For networks with kernels, norms and MLPs act on each kernel position; `Project` and `Unproject` wrap the
+    attention.
 
     Symmetry: that of its attention, NP- or HNP-equivariant.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.4.
@@ -89,7 +89,7 @@ class Block(Layer):
         symmetry: `"NP"` or `"HNP"`.
         global_term: The attention's third term.
         mlp: Whether norms and MLPs are `"per_layer"` (the paper's parameter counts) or `"shared"`.
-        max_vectors: Bounds the slices of one group that meet at an axis; see `WeightSpaceSelfAttention`.
+        max_vectors: Limits the slices of one group that meet at an axis; see `WeightSpaceSelfAttention`.
     """
 
     def __init__(

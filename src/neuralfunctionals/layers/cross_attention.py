@@ -21,9 +21,9 @@ class WeightSpaceCrossAttention(Layer):
     $$ \mathrm{CA}(W)_m = \sum_p \frac{\exp(e_m \cdot K_p / \sqrt d)}{\sum_{p'} \exp(e_m \cdot K_{p'} / \sqrt d)} V_p,
        \qquad K_p = \theta_K W_p, \quad V_p = \theta_V W_p $$
 
-    over all entries $p$. Keys and values are never formed: $e \cdot \theta_K W_p = (\theta_K^T e) \cdot W_p$,
+    over all entries $p$. Keys and values are never computed: $e \cdot \theta_K W_p = (\theta_K^T e) \cdot W_p$,
     and the weighted mean of values is the value of the weighted mean, so that the cost is $M$ instead of $2D$
-    products for each entry. Weights with kernels pass through `Project` first.
+    products per entry. Weights with kernels pass through `Project` first.
 
     Symmetry: NP-invariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.2.
 
@@ -46,7 +46,7 @@ class WeightSpaceCrossAttention(Layer):
         self.num_latents, self.num_heads = num_latents, num_heads
         self.project = Project(spec, channels, channels) if spec.has_kernels else nn.Identity()
         self.queries = nn.Parameter(torch.randn(num_latents, latent_channels))
-        # No bias: it would add the same to all scores of a query, which softmax ignores.
+        # No bias: it would add the same number to all scores of a query, which softmax ignores.
         self.to_keys = nn.Linear(channels, latent_channels, bias=False)
         self.to_values = nn.Linear(channels, latent_channels)
 

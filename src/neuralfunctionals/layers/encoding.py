@@ -1,4 +1,4 @@
-"""What an entry is told about its place: layer and input/output encodings, and Fourier features of its value."""
+"""Encodings of an entry's position (layer, input and output neurons), and Fourier features of its value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LayerEncoding(Layer):
 
     $$ Y^{(i)}_{jk} = W^{(i)}_{jk} + \phi^{(i)}, \qquad z^{(i)}_j = b^{(i)}_j + \psi^{(i)} $$
 
-    Symmetry: NP-equivariant; entries of different layers can no longer change places.
+    Symmetry: NP-equivariant; entries of different layers can no longer be exchanged.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, eq. 8.
 
     Args:
@@ -38,12 +38,12 @@ class LayerEncoding(Layer):
 
 
 class InputOutputEncoding(Layer):
-    r"""Adds a learned vector for each input neuron to its weights, and for each output neuron to its weights and bias.
+    r"""Adds a learned vector per input neuron to its weights, and one per output neuron to its weights and bias.
 
     $$ Y^{(1)}_{jk} = W^{(1)}_{jk} + \iota_k, \qquad Y^{(L)}_{jk} = W^{(L)}_{jk} + o_j, \qquad
        z^{(L)}_j = b^{(L)}_j + o_j $$
 
-    Symmetry: HNP-equivariant; it breaks the permutation of input and output neurons, which is the purpose.
+    Symmetry: HNP-equivariant; it breaks the permutation symmetry of input and output neurons on purpose.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
     Args:
@@ -65,10 +65,10 @@ class InputOutputEncoding(Layer):
 
 
 class SinusoidalEncoding(Layer):
-    r"""Appends fixed sines and cosines of the places of the layer, the input neuron and the output neuron.
+    r"""Appends fixed sines and cosines of the positions of the layer, the input neuron and the output neuron.
 
-    A place $p \in [-1, 1]$ becomes $[\sin(\pi f p), \cos(\pi f p), p]$ for frequencies $f$ spread from 1 to half the
-    maximum; the encodings of layer, input and output neuron are added.
+    A position $p \in [-1, 1]$ becomes $[\sin(\pi f p), \cos(\pi f p), p]$ for frequencies $f$ spaced from 1 to half
+    the maximum; the encodings of layer, input and output neuron are added.
 
     Symmetry: HNP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
@@ -77,7 +77,7 @@ class SinusoidalEncoding(Layer):
         in_channels: Channels before; `2 * num_bands + 1` are appended.
         max_frequency: Twice the highest frequency.
         num_bands: Number of frequencies.
-        encode_layers: Whether the layer's place takes part.
+        encode_layers: Whether to include the layer's position.
     """
 
     symmetry: Symmetry = "HNP"
@@ -124,7 +124,7 @@ class FourierFeatures(Layer):
         in_channels: Channels of each entry.
         num_frequencies: Rows of `B`; the output has twice as many channels.
         scale: The std $s$.
-        generator: Source of the draw.
+        generator: Random number generator.
     """
 
     frequencies: Float[Tensor, "C F"]
@@ -155,7 +155,7 @@ def _end_sizes(spec: NetworkSpec, role: Role) -> list[int]:
 def _encode_ends(
     spec: NetworkSpec, inputs: Float[Tensor, "n C"], outputs: Float[Tensor, "m C"]
 ) -> Float[Tensor, "N C"]:
-    """For each entry the sum of the vectors of the input and output neurons that it touches."""
+    """For each entry, the sum of the vectors of its input and output neurons."""
     vectors: dict[int, Tensor] = {}
     ends: list[tuple[Role, Tensor]] = [("input", inputs), ("output", outputs)]
     for role, values in ends:

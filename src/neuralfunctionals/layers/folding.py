@@ -1,8 +1,8 @@
-"""Views of features by their permutable axes: what every linear and pooling layer starts from.
+"""Views of features by their permutable axes, used by all linear and pooling layers.
 
-Under a symmetry, some layers of neurons permute and some stay in place. Neurons that stay, and kernel
-positions, are no different from channels: they fold into them. A group of entries is then a set (no axis
-left), one vector of channels for each neuron (one axis), or for each pair of neurons (two axes).
+Under a symmetry, some layers of neurons permute and others are fixed. Fixed neurons and kernel positions are no
+different from channels: they are folded into them. A group of entries is then one vector of channels (no axis
+left), one per neuron (one axis), or one per pair of neurons (two axes).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class FoldedGroup:
     group: Group
     axes: tuple[int, ...]
     fold: int
-    """How many fixed neurons and kernel positions stand behind each channel."""
+    """Number of fixed neurons and kernel positions folded into each channel."""
     places: tuple[int, ...]
-    """Dimensions of the group that the axes stand at."""
+    """Dimensions of the group at which the axes are."""
     sizes: tuple[int, ...]
     """Neurons of each axis."""
     parents: tuple[int | None, ...]
-    """For each axis the place, among the axes, of the one it is nested in."""
+    """For each axis, the index in `axes` of the one that it is nested in."""
 
     @classmethod
     def of(cls, spec: NetworkSpec, symmetry: Symmetry) -> list[FoldedGroup]:
@@ -58,17 +58,17 @@ class FoldedGroup:
             )
         return folded
 
-    # Message passing knows neurons by one number: those of a nested axis are counted over it and its parent.
+    # Message passing numbers all neurons in one dimension: those of a nested axis run over it and its parent.
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The axes whose neurons the entries join: all but those that others are nested in."""
+        """The axes whose neurons the entries connect: all but those that others are nested in."""
         return tuple(axis for place, axis in enumerate(self.axes) if place not in self.parents)
 
     def by_ends(self, x: Float[Tensor, "B *_axes D"]) -> Float[Tensor, "B *_ends D"]:
-        """The folded values with one dimension for each end.
+        """The folded values with one dimension per end.
 
-        Two axes nested in the same one, as in a grouped convolution, give blocks along the diagonal, and zeros.
+        Two axes nested in the same one, as in a grouped convolution, become a block-diagonal matrix.
         """
         if not any(parent is not None for parent in self.parents):
             return x
@@ -89,7 +89,7 @@ class FoldedGroup:
             if parent is not None:
                 y = y.unflatten(1 + n, (self.sizes[parent], self.sizes[place]))
         labels = [n for path in self._paths() for n in path]
-        while len(labels) > len(self.axes):  # a parent that stands twice: the blocks along the diagonal
+        while len(labels) > len(self.axes):  # a parent that occurs twice: the blocks along the diagonal
             twice = next(n for n in labels if labels.count(n) > 1)
             first, second = (n for n, label in enumerate(labels) if label == twice)
             y = y.diagonal(dim1=1 + first, dim2=1 + second).movedim(-1, 1)
@@ -97,12 +97,12 @@ class FoldedGroup:
         return y.permute(0, *(1 + labels.index(n) for n in range(len(self.axes))), -1)
 
     def _paths(self) -> list[tuple[int, ...]]:
-        """For each end the places of its parent, if it has one, and of itself."""
+        """For each end, the indices of its parent, if it has one, and of itself."""
         places = [p for p in range(len(self.axes)) if p not in self.parents]
         return [(p,) if self.parents[p] is None else (self.parents[p], p) for p in places]  # pyright: ignore
 
     def _repeat_parents(self, x: Tensor) -> tuple[Tensor, list[tuple[int, ...]]]:
-        """Gives every nested axis a parent of its own, with zeros where two of these differ."""
+        """Gives every nested axis its own copy of its parent, with zeros where two copies differ."""
         paths, seen, count = [], set(), len(self.axes)
         for path in self._paths():
             if len(path) == 2 and path[0] in seen:
@@ -119,7 +119,7 @@ class FoldedGroup:
         return [*self.places, *(n for n in range(len(self.group.shape)) if n not in self.places)]
 
     def fold_fixed(self, x: Float[Tensor, "B *_shape C"]) -> Float[Tensor, "B *_axes D"]:
-        """The group's values, permutable axes first, everything else folded into the channels."""
+        """The group's values with permutable axes first and everything else folded into the channels."""
         order = self._order
         if order != sorted(order):
             x = x.permute(0, *(1 + n for n in order), -1)
@@ -134,7 +134,7 @@ class FoldedGroup:
     def pool(
         self, x: Float[Tensor, "B *_axes D"], kept: tuple[int, ...], how: Reduction
     ) -> Float[Tensor, "B *_kept D"]:
-        """Reduces the folded values over all permutable axes except those at the kept places, in the order given."""
+        """Reduces the folded values over all permutable axes except the kept ones, which come in the order given."""
         dims = [1 + place for place in range(len(self.axes)) if place not in kept]
         if dims:
             x = {"mean": x.mean, "sum": x.sum, "max": x.amax}[how](dims)
@@ -142,7 +142,7 @@ class FoldedGroup:
         return x if list(kept) == order else x.permute(0, *(1 + order.index(place) for place in kept), -1)
 
     def spread(self, y: Float[Tensor, "B *_kept D"], kept: tuple[int, ...]) -> Tensor:
-        """Values for places among the axes, in the order given, with dimensions of size 1 for all others."""
+        """Expands values of some axes, in the order given, with dimensions of size 1 for all others."""
         if len(kept) > 1:
             y = y.permute(0, *(1 + kept.index(place) for place in sorted(kept)), -1)
         for place in range(len(self.axes)):
@@ -151,13 +151,13 @@ class FoldedGroup:
         return y
 
     def find_places(self, axes: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """All ways to find these axes among those of the group; several if it has an axis twice."""
+        """All ways to find these axes in the group; several if it has an axis twice."""
         choices = [[place for place, axis in enumerate(self.axes) if axis == wanted] for wanted in axes]
         return [places for places in itertools.product(*choices) if len(set(places)) == len(places)]
 
 
 def shared_axes(spec: NetworkSpec, groups: Sequence[FoldedGroup]) -> list[tuple[int, ...]]:
-    """All sets of permutable axes that groups can share, larger ones last; an axis never without its parent."""
+    """All sets of permutable axes that groups can share, larger ones last; no axis without its parent."""
     found: dict[tuple[int, ...], None] = {}
     for group in groups:
         for count in range(len(group.axes) + 1):

@@ -1,4 +1,4 @@
-"""Asking CNNs for their values on learned images: `ImageProbes`."""
+"""Evaluates CNNs on learned images: `ImageProbes`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 # Axes: B input networks, P images, I, O channels of neighbouring layers, H, W positions, A activations.
 
 STRIDE = 2
-"""Of every convolution in the zoo."""
+"""Stride of every convolution in the zoo."""
 ACTIVATIONS = (torch.relu, torch.tanh)
-"""The weights do not say which of the two a network of the zoo has: it is run with both."""
+"""The weights of a network of the zoo do not show which of these it has: it is run with both."""
 
 
 class ImageProbes(nn.Module):
-    r"""Evaluates the zoo's CNNs on learned images: activations of every channel, and the classes' values.
+    r"""Evaluates the zoo's CNNs on learned images: activations of every channel, and outputs.
 
     The networks are convolutions of stride 2 without padding, a mean over all positions, and dense layers. Each hidden
     channel gets the mean of its activations over an image, each network its outputs, all as $\operatorname{asinh}$,
-    because networks differ in scale by orders of magnitude; the outputs are given as probabilities too. Everything is
-    computed once with relu and once with tanh.
+    because networks differ in scale by orders of magnitude; the outputs are also returned as probabilities. Everything
+    is computed once with relu and once with tanh.
 
     A model with probes *asks the function*: compare it with others that do, not with models that see weights only.
 
@@ -59,7 +59,7 @@ class ImageProbes(nn.Module):
         self.spec = spec
         self.num_images = num_images
         side = [1, 1]
-        for kernel in reversed(kernels):  # the smallest images that the convolutions take
+        for kernel in reversed(kernels):  # the smallest images that the convolutions accept
             side = [STRIDE * (n - 1) + k for n, k in zip(side, kernel, strict=True)]
         self.images = nn.Parameter(torch.randn(num_images, spec.widths[0], *side))
         copies = len(ACTIVATIONS)
@@ -88,7 +88,7 @@ class ImageProbes(nn.Module):
 def _apply(
     x: Float[Tensor, "B P I *_positions"], features: WeightSpaceFeatures, layer: int
 ) -> Float[Tensor, "B P O *_positions"]:
-    """One layer of every network on its own inputs; grouped convolutions are slower on CPUs."""
+    """Applies one layer of every network to its own inputs; grouped convolutions are slower on CPUs."""
     weight, bias = features.weights[layer][..., 0], features.biases[layer][..., 0]
     if x.ndim == 3:
         return x @ weight.mT + (bias[:, None] if bias.numel() else 0)

@@ -1,4 +1,4 @@
-"""What all layers keep: `Layer`."""
+"""The base class of all layers: `Layer`."""
 
 from torch import nn
 
@@ -6,12 +6,12 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry
 
 
 class Layer(nn.Module):
-    """A layer that takes features, and knows of which networks, of how many channels and with which symmetry.
+    """A layer that takes features; it keeps their spec, its numbers of channels and its symmetry.
 
     Args:
         spec: The input networks.
         in_channels: Channels of each entry.
-        out_channels: Channels afterwards, of each entry or of each network.
+        out_channels: Channels of the output, of each entry or of each network.
     """
 
     symmetry: Symmetry = "NP"

@@ -28,7 +28,7 @@ class Pointwise(Layer):
         spec: The input networks.
         in_channels: Channels of each entry, at each kernel position.
         out_channels: Channels afterwards.
-        per_layer: One map for each layer's weights and one for its biases, or one for all entries.
+        per_layer: Whether to use one map each for a layer's weights and biases, instead of one for all entries.
     """
 
     def __init__(self, spec: NetworkSpec, in_channels: int, out_channels: int, *, per_layer: bool = True) -> None:
@@ -58,7 +58,7 @@ class _LinearDict(nn.ModuleDict):
 
 @dataclass(frozen=True)
 class _Term:
-    """The groups that share a set of axes, and the places of these axes in each."""
+    """The groups that share a set of axes, and the positions of these axes in each."""
 
     sources: list[tuple[int, tuple[int, ...]]]
     targets: list[tuple[int, tuple[int, ...]]]
@@ -66,7 +66,7 @@ class _Term:
     @classmethod
     def of(cls, axes: tuple[int, ...], groups: Sequence[FoldedGroup]) -> _Term:
         sources = [(n, places) for n, g in enumerate(groups) for places in g.find_places(axes)]
-        # An axis that a group has twice gives each of its two places, but one array of pairs.
+        # An axis that a group has twice counts in each of its two positions, but only once as a pair.
         repeated = len(set(axes)) < len(axes)
         return cls(sources, [x for x in sources if not repeated or list(x[1]) == sorted(x[1])])
 
@@ -74,8 +74,8 @@ class _Term:
 class _EquivariantLinear(Layer):
     r"""The general affine map that commutes with permutations of neurons, from a complete basis.
 
-    Every output entry is a linear function of four things: the input entry at the same place, a summary of
-    each of the neurons it joins, and a summary of the whole network. The summary of a neuron holds the groups
+    Every output entry is a linear function of four things: the input entry at the same position, a summary of
+    each of its two neurons, and a summary of the whole network. The summary of a neuron holds the groups
     that touch it, reduced over all other permutable neurons; the summary of the network holds all groups,
     reduced over all permutable neurons:
 
@@ -86,14 +86,14 @@ class _EquivariantLinear(Layer):
 
     Fixed neurons and kernel positions count as channels (see `folding`).
 
-    That is the case of a chain. In general, for every set $S$ of axes that some groups share, the groups that have
-    these axes are reduced over all their others, mapped together, and spread over the other axes of their targets:
+    This is the formula for chains. In general, for every set $S$ of axes that some groups share, the groups that have
+    these axes are reduced over all their other axes, mapped together, and spread over the other axes of their targets:
 
     $$ Y_t = \sum_{S \subseteq P_t} \mathrm{spread} \Big( \sum_{s: S \subseteq P_s} A_{S,t,s}\,
        \mathrm{reduce}_{P_s \setminus S} X_s \Big), $$
 
-    $P_s$ being the permutable axes of group $s$. An axis that is nested in another is in $S$ only together with it. For
-    groups that have one axis twice (recurrent weights), terms on the diagonal are left out.
+    where $P_s$ are the permutable axes of group $s$. An axis that is nested in another is in $S$ only together with it.
+    For groups that have one axis twice (recurrent weights), terms on the diagonal are left out.
     """
 
     reduction: Reduction = "mean"
@@ -118,7 +118,7 @@ class _EquivariantLinear(Layer):
         self.reset_parameters()
 
     def _name(self, axes: tuple[int, ...]) -> str:
-        """That of the first group with these axes; with the axes themselves if it has more."""
+        """Name of the first group with these axes; with the axes themselves if it has more."""
         n = next(n for n, g in enumerate(self.groups) if g.find_places(axes))
         return str(n) if len(self.groups[n].axes) == len(axes) else f"{n}:{','.join(map(str, axes))}"
 
@@ -128,7 +128,7 @@ class _EquivariantLinear(Layer):
         return self.neuron_maps[str(axes[0])] if axes else self.network_map
 
     def reset_parameters(self) -> None:
-        """Uniform within one over the root of the number of values that each output sums."""
+        """Uniform from -1/sqrt(n) to 1/sqrt(n), where n is the number of values that each output sums."""
         bounds = []
         for n in range(len(self.groups)):
             maps = [self._map(axes) for axes, term in self.terms.items() for m, _ in term.targets if m == n]
@@ -156,7 +156,7 @@ class _EquivariantLinear(Layer):
         return features.with_tensor(self._join(values, outputs))
 
     def _join(self, values: list[Tensor], outputs: list[Tensor]) -> Float[Tensor, "B N D"]:
-        # A group that has no permutable axis, or whose terms all broadcast, takes its shape here.
+        # A group that has no permutable axis, or whose terms are all broadcast, gets its shape here.
         shaped = [
             g.unfold_fixed(y.expand(*x.shape[:-1], y.shape[-1]))
             for g, x, y in zip(self.groups, values, outputs, strict=True)
@@ -182,8 +182,8 @@ class NPLinear(_EquivariantLinear):
 class HNPLinear(_EquivariantLinear):
     r"""The linear layer that commutes with permutations of the hidden neurons.
 
-    The map of `_EquivariantLinear` where input and output neurons count as channels; summaries are means. Unlike
-    the authors' package, the last layer's weights also see the biases of the neurons behind them.
+    The map of `_EquivariantLinear` where input and output neurons count as channels; summaries are means. Unlike in
+    the authors' package, the last layer's weights also depend on the biases of their incoming neurons.
 
     Symmetry: HNP-equivariant, minimal.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040, Section 2.2 and appendix.
@@ -203,8 +203,8 @@ class DWSLinear(_EquivariantLinear):
     $$ Y_t = \frac{1}{G} \sum_{s=1}^{G} L_{t,s}(X_s), \qquad
        L_{t,s}(X) = \sum_{S \subseteq P_s \cap P_t} \mathrm{spread}(A_{t,s,S}\, \mathrm{reduce}_{P_s \setminus S} X) $$
 
-    over the $G = 2L$ arrays, $P_s$ being the permutable axes of array $s$. The maps are those of `HNPLinear`; the
-    average over sources, the initialisation and the choice of reduction are the authors'.
+    over the $G = 2L$ arrays, where $P_s$ are the permutable axes of array $s$. The maps are those of `HNPLinear`; the
+    average over sources, the initialisation and the choice of reduction are those of the authors.
 
     Symmetry: HNP-equivariant, minimal. Reference: Navon et al., 2023, https://arxiv.org/abs/2301.12780, Section 5.
 
@@ -224,7 +224,7 @@ class DWSLinear(_EquivariantLinear):
         self.reduction = reduction
 
     def reset_parameters(self) -> None:
-        """Each map has the variance of Xavier's rule times twice its input over its output width; tiny biases."""
+        """Variance of Xavier's rule, times twice the ratio of input to output width, for each map; tiny biases."""
         with torch.no_grad():
             for linear in (*self.entry_maps.values(), *self.neuron_maps.values(), self.network_map):
                 # Rows and columns belong to several pairs of arrays: the rule is applied to an average pair.

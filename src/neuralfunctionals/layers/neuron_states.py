@@ -1,7 +1,7 @@
-"""States of neurons from messages along the weights: `NeuronStates`.
+"""Message passing between neurons along the weights: `NeuronStates`.
 
-Under a symmetry some neurons permute. Each of these holds a state. Neurons that stay in place (inputs and outputs under
-HNP) need none: the entries that join them to a neuron are features of that neuron (see `folding`).
+Each neuron that permutes under the symmetry has a state. Fixed neurons (inputs and outputs under HNP) do not need one:
+the entries that connect them to a neuron are features of that neuron (see `folding`).
 """
 
 from __future__ import annotations
@@ -30,54 +30,52 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 
 
 class States(NamedTuple):
-    """What is known of each neuron and of each whole network."""
+    """The states of neurons, and values of each whole network."""
 
     neurons: dict[int, Float[Tensor, "B _n C"]]
-    """States by layer of neurons; layers that stay in place have none."""
+    """States by layer of neurons; fixed layers have none."""
     network: Float[Tensor, "B D"]
-    """What belongs to no neuron: logarithms of the groups' scales, entries between neurons that stay in place."""
+    """Values that belong to no neuron: logarithms of the groups' scales, and entries between fixed neurons."""
 
 
 class NeuronStates(nn.Module):
-    r"""Reads a state of every neuron off the entries that touch it, and updates it through the weights.
+    r"""Computes a state for every neuron from its weights and bias, and updates it by message passing.
 
     $$ h^{(i)}_j = R_i \big[ x_j, s \big], \qquad
        h^{(i)} \leftarrow h^{(i)} + \mathrm{MLP}_i\big(\mathrm{LN}[h^{(i)}, G^{(i)} h^{(i-1)}, |G^{(i)}| h^{(i-1)},
        G^{(i+1)\top} h^{(i+1)}, |G^{(i+1)}|^\top h^{(i+1)}]\big) $$
 
-    Here $x_j$ holds the neuron's bias, its entries to neurons that stay in place, and means of the others; $s$ holds
-    numbers of the whole network. $R_i$ is linear, or, with `num_frequencies`, an MLP that also reads Fourier features
-    of the entries to neurons that stay in place: in an INR, those of the input coordinates. Entries are taken relative
-    to the root mean square of their group in their network, whose logarithm is part of $s$. The gates $G$ are learned
-    projections of the weights, see `Gates`. In a round, each layer of neurons sees the new states of the layer before
-    it.
+    Here $x_j$ holds the neuron's bias, its entries to fixed neurons, and means of the others; $s$ holds values of the
+    whole network. $R_i$ is linear or, with `num_frequencies`, an MLP that also takes Fourier features of the entries to
+    fixed neurons: in an INR, those of the input coordinates. Entries are divided by the root mean square of their group
+    in their network, whose logarithm is part of $s$. The gates $G$ are learned projections of the weights, see `Gates`.
+    In a round, each layer of neurons sees the new states of the layer before it.
 
-    In networks other than chains every axis of neurons has states, and messages pass along every group that joins two.
-    Neurons of a nested axis are counted over it and its parent, which has no states of its own there.
+    In networks other than chains, every axis of neurons has states, and messages pass along every group that connects
+    two. The states of a nested axis run over it and its parent, which has no separate states there.
 
-    There are far fewer neurons than weights: a round costs a small part of an attention block.
+    There are far fewer neurons than weights: a round costs a small fraction of an attention block.
 
     Symmetry: NP- or HNP-equivariant.
     References: Lim et al., 2023, https://arxiv.org/abs/2312.04501; Kofinas et al., 2024,
-    https://arxiv.org/abs/2403.12143; Kalogeropoulos et al., 2024, https://arxiv.org/abs/2406.10685. Theirs keep states
-    for edges and for input and output neurons too.
+    https://arxiv.org/abs/2403.12143; Kalogeropoulos et al., 2024, https://arxiv.org/abs/2406.10685. These also have
+    states for edges and for input and output neurons.
 
     Args:
-        spec: The input networks. Biases of sine networks are also read with the sine and cosine of their angles.
+        spec: The input networks. For biases of sine networks, the sine and cosine of their angles are also inputs.
         in_channels: Channels of each entry.
         channels: Channels of the states.
-        num_rounds: How often all neurons are updated.
+        num_rounds: Number of updates of all neurons.
         hidden_channels: Width inside the updates. Defaults to twice the channels.
-        num_gates: Gates of each weight; must divide the channels. Defaults to the largest power of two that does so and
+        num_gates: Gates per weight; must divide the channels. Defaults to the largest power of two that does so and
             is at most 8 and at most the number of values of a weight (channels times kernel positions).
         symmetry: `"NP"` or `"HNP"`.
-        num_frequencies: Random frequencies of the Fourier features of each entry to a neuron that stays in place; 0
-            (the default) for none.
+        num_frequencies: Random frequencies of the Fourier features of each entry to a fixed neuron. Defaults to 0,
+            no Fourier features.
         fourier_scale: Std of these frequencies.
-        probes: Learned points (images for CNNs) at which the networks are evaluated; neurons are then read with their
-            activations there, networks with their outputs (see `Probes`, `ImageProbes`). 0 (the default) reads weights
-            only.
-        derivatives: Whether neurons of sine networks are also read with the derivatives of the outputs at the probes.
+        probes: Number of learned points (images for CNNs) at which the networks are evaluated; activations of neurons
+            and outputs of networks are then also inputs (see `Probes`, `ImageProbes`). Defaults to 0, weights only.
+        derivatives: Whether the derivatives of the outputs at the probes are inputs too, for sine networks.
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class NeuronStates(nn.Module):
                 if num_frequencies
                 else nn.Linear(values, channels)
             )
-            # From zero: logarithms of scales are large and alike for all networks, and would drown the rest.
+            # From zero: logarithms of scales are large and similar for all networks, and would dominate the rest.
             self.read_network[str(layer)] = nn.Linear(self.network_channels, channels, bias=False)
             nn.init.zeros_(self.read_network[str(layer)].get_parameter("weight"))
         self.gates = Gates(self.joints if num_rounds else [], in_channels, channels, num_gates)
@@ -144,13 +142,13 @@ class NeuronStates(nn.Module):
         )
 
     def _copies(self, group: FoldedGroup) -> int:
-        """How often the values of a group are read: as they are and, as the case may be, absolute or as angles."""
+        """Copies of a group's values in the input: as they are and, depending on the group, absolute or as angles."""
         if self._is_bias(group):
             return 3 if self.omega is not None else 1
         return 2
 
     def _is_bias(self, group: FoldedGroup) -> bool:
-        """Whether a group holds one number, or one for each fixed neuron, of the neurons of one axis."""
+        """Whether a group holds biases: values of the neurons of one axis."""
         return group.group.kind != "weight" and len(group.ends) == 1
 
     def forward(self, features: WeightSpaceFeatures) -> States:
@@ -197,7 +195,7 @@ class NeuronStates(nn.Module):
 
 
 class FourierValues(nn.Module):
-    r"""Random Fourier features of each value for itself: $[\sin, \cos](2 \pi b_{vf} x_v)$ with fixed $b_{vf}$."""
+    r"""Random Fourier features of each value separately: $[\sin, \cos](2 \pi b_{vf} x_v)$ with fixed $b_{vf}$."""
 
     frequencies: Float[Tensor, "V F"]
 
@@ -212,7 +210,7 @@ class FourierValues(nn.Module):
 
 @dataclass(frozen=True)
 class Joint:
-    """Two ends of a group: neurons that its entries join, so that messages pass between them."""
+    """Two ends of a group: neurons that its entries connect, so that messages pass between them."""
 
     number: int
     group: FoldedGroup
@@ -224,7 +222,7 @@ class Joint:
         return self.group.ends[self.pair[0]], self.group.ends[self.pair[1]]
 
     def select(self, values: Sequence[Tensor]) -> Float[Tensor, "B n m _d"]:
-        """The values between the two ends, means over any others."""
+        """The values between the two ends, averaged over any others."""
         x = values[self.number]
         others = [1 + n for n in range(len(self.group.ends)) if n not in self.pair]
         return x.mean(others) if others else x
@@ -235,20 +233,20 @@ def _pairs(group: FoldedGroup) -> list[tuple[int, int]]:
 
 
 def take_out_scales(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, Float[Tensor, "B G C"]]:
-    """Each entry relative to the root mean square of its group in its network, and these."""
+    """Divides each entry by the root mean square of its group in its network; also returns these scales."""
     squares = [x.flatten(1, -2).square().mean(1) for x in features.split()]
     scales = torch.stack(squares, dim=1).add(1e-12).sqrt()
     return features.with_tensor(features.tensor / spread_over_entries(features.spec, scales.unbind(1))), scales
 
 
 def spread_scales(states: NeuronStates, scales: Float[Tensor, "B G C"]) -> Float[Tensor, "B N C"]:
-    """The scale of each entry's group; 1 for entries between neurons that stay in place, few and perhaps all zero."""
+    """The scale of each entry's group; 1 for entries between fixed neurons, which may all be zero."""
     pairs = zip(states.groups, scales.unbind(1), strict=True)
     return spread_over_entries(states.spec, [scale if g.axes else torch.ones_like(scale) for g, scale in pairs])
 
 
 class Gates(nn.Module):
-    r"""What a state is multiplied by on its way along a weight: `G` learned projections of the weight's values.
+    r"""Factors of the messages along a weight: `G` learned projections of the weight's values.
 
     $$ g_{jk} = \Gamma_i\, \mathrm{vec}(W^{(i)}_{jk}), \qquad
        \Big[ \tfrac{1}{\sqrt{m}} g_{jk},\; \tfrac{1}{m} |g_{jk}| \Big], \qquad m \text{ neurons to sum over} $$
@@ -257,8 +255,8 @@ class Gates(nn.Module):
     weight itself up to a factor.
 
     Returns:
-        For each group of weights two matrices for each gate, the signed above the absolute ones: forwards, of
-        shape `(B, G, 2 n, m)`, and backwards, `(B, G, 2 m, n)`.
+        For each group of weights, two matrices per gate, the signed above the absolute values: forward, of
+        shape `(B, G, 2 n, m)`, and backward, `(B, G, 2 m, n)`.
     """
 
     def __init__(self, joints: Sequence[Joint], in_channels: int, channels: int, num_gates: int) -> None:
@@ -266,7 +264,7 @@ class Gates(nn.Module):
         if channels % num_gates:
             raise UserError(
                 f"Expected channels divisible by the gates, but got {channels} channels and {num_gates} gates. "
-                f"Take a multiple of {num_gates} channels or another number of gates."
+                f"Use a multiple of {num_gates} channels or another number of gates."
             )
         self.maps = nn.ModuleList(nn.Linear(j.group.fold * in_channels, num_gates, bias=False) for j in joints)
         for linear in self.maps:
@@ -298,7 +296,7 @@ class NeuronRound(nn.Module):
             ]
             for layer in layers
         }
-        """For each layer of neurons: number of the gates, the layer behind them, and their direction."""
+        """For each layer of neurons: index of the gates, the neighbouring layer, and the direction."""
         self.updates = nn.ModuleDict()
         for layer in layers:
             size = (1 + 2 * len(self.sources[layer])) * channels

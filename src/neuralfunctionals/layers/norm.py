@@ -14,14 +14,14 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 
 class LayerNorm(Layer):
-    """Layer normalisation over the channels of each entry, with a scale and shift of its own for each group.
+    """Layer normalisation over the channels of each entry, with a separate scale and shift for each group.
 
     Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.4.
 
     Args:
         spec: The input networks.
         channels: Channels in and out.
-        per_layer: One scale and shift for each layer's weights and biases, or one for all.
+        per_layer: Whether each layer's weights and biases have separate scales and shifts, instead of one for all.
     """
 
     def __init__(self, spec: NetworkSpec, channels: int, *, per_layer: bool = True) -> None:
@@ -44,8 +44,8 @@ class LayerNorm(Layer):
 def spread_over_entries(
     spec: NetworkSpec, values: Sequence[Float[Tensor, "*B C"]] | Float[Tensor, "G C"]
 ) -> Float[Tensor, "*B N C"]:
-    """Repeats one vector for each group, or one for each network, over the entries of that group."""
-    # A cat of expanded rows: its gradient is a plain sum, where indexing would scatter.
+    """Repeats one vector per group, for all networks or for each, over the entries of the group."""
+    # A cat of expanded rows: its gradient is a plain sum, whereas that of indexing would scatter.
     pairs = zip(spec.groups, values, strict=True)
     return torch.cat([v.unsqueeze(-2).expand(*v.shape[:-1], g.size, -1) for g, v in pairs], dim=-2)
 
@@ -53,14 +53,14 @@ def spread_over_entries(
 class OutputScale(Layer):
     """Multiplies each layer's weights by one learned number, and its biases by another.
 
-    A small start makes an editor begin near the identity: `W + scale * delta(W)`.
+    With a small initial value, an editor starts near the identity: `W + scale * delta(W)`.
 
     Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
     Args:
         spec: The input networks.
         channels: Channels in and out.
-        initial: The scales' first value.
+        initial: Initial value of the scales.
     """
 
     def __init__(self, spec: NetworkSpec, channels: int = 1, *, initial: float = 0.01) -> None:
@@ -75,9 +75,9 @@ class OutputScale(Layer):
 class Standardize(Layer):
     r"""Subtracts the mean of each layer's weights, or biases, over a dataset, and divides by their std.
 
-    The layers of one network differ in scale by factors of ten and more; without this, linear layers hardly see the
-    small ones. Mean and std are numbers for a whole group, so all its entries are treated alike; until `estimate`
-    is called they are 0 and 1.
+    The layers of one network differ in scale by factors of ten and more; without this, the small ones have little
+    effect in linear layers. Each group has one mean and std, so all its entries are treated alike. Until `estimate`
+    is called, they are 0 and 1.
 
     Symmetry: NP-equivariant.
 
@@ -96,7 +96,7 @@ class Standardize(Layer):
 
     @torch.no_grad()
     def estimate(self, features: WeightSpaceFeatures) -> None:
-        """Estimates mean and std from networks, which should be those of the training split."""
+        """Estimates mean and std from networks, usually those of the training split."""
         features.require_spec(self.spec, "Standardize")
         groups = [group.flatten(0, -2) for group in features.split()]
         self.mean.copy_(torch.stack([group.mean(0) for group in groups]))

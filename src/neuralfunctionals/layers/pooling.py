@@ -14,7 +14,7 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 
 
 class _Pool(Layer):
-    """Reduces each group over its permutable neurons and joins what remains."""
+    """Reduces each group over its permutable neurons and concatenates the results."""
 
     def __init__(self, spec: NetworkSpec, in_channels: int, *, reduction: Reduction = "mean") -> None:
         groups = FoldedGroup.of(spec, self.symmetry)
@@ -29,7 +29,7 @@ class _Pool(Layer):
 
 
 class NPPool(_Pool):
-    """The mean of each layer's weights and of its biases, kernel positions kept apart.
+    """The mean of each layer's weights and of its biases, separately for each kernel position.
 
     Symmetry: NP-invariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
@@ -41,7 +41,7 @@ class NPPool(_Pool):
 
 
 class HNPPool(_Pool):
-    """As `NPPool`, but input and output neurons are kept apart as well.
+    """Like `NPPool`, but also separately for each input and output neuron.
 
     Symmetry: HNP-invariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
 
@@ -57,7 +57,7 @@ class HNPPool(_Pool):
 class StatFeatures(Layer):
     """Mean, variance and the quantiles 0, 25, 50, 75, 100 % of each layer's weights and of its biases.
 
-    The variance is over the entries themselves (not the unbiased estimate), so that one entry gives 0.
+    The variance is the biased one, so that it is 0 for a single entry.
 
     Symmetry: NP-invariant, and to every permutation within a layer.
     Reference: Unterthiner et al., 2020, https://arxiv.org/abs/2002.11448.

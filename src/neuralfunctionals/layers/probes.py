@@ -1,4 +1,4 @@
-"""Asking networks for their values at learned inputs: `Probes`."""
+"""Evaluates sine networks at learned points: `Probes`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 # Axes: B input networks, P points, D input dimensions, O outputs, n neurons.
 
 MAX_POINTS = 128
-"""More would be the picture itself: a small MNIST digit has 784 pixels."""
+"""With many more, a model would see the picture itself: an MNIST digit has 784 pixels."""
 
 
 class ProbeValues(NamedTuple):
-    """What networks answer at the learned points."""
+    """Values of networks at the learned points."""
 
     neurons: dict[int, Float[Tensor, "B _n _d"]]
     """Values of each hidden neuron, by layer."""
@@ -33,9 +33,9 @@ class Probes(nn.Module):
     r"""Evaluates sine networks at learned points: activations of every neuron, and values of the outputs.
 
     With $z^{(i)}_j(x)$ the argument of a neuron's sine at point $x$, each hidden neuron gets
-    $\sin z^{(i)}_j$ and $\cos z^{(i)}_j$ at all points, and on request the derivatives
-    $\partial f / \partial z^{(i)}_j$ of all outputs. The points start on a grid over $[-1, 1]^D$ and are learned with
-    the model around.
+    $\sin z^{(i)}_j$ and $\cos z^{(i)}_j$ at all points and, optionally, the derivatives
+    $\partial f / \partial z^{(i)}_j$ of all outputs. The points start on a grid over $[-1, 1]^D$ and are learned
+    together with the model.
 
     A model with probes *asks the function*: compare it with others that do, not with models that see weights only.
 
@@ -44,10 +44,10 @@ class Probes(nn.Module):
     https://arxiv.org/abs/2410.10811.
 
     Args:
-        spec: The input networks, made of dense layers. One that does not know its activation is taken for that of sine
-            networks of frequency 30.
+        spec: The input networks, made of dense layers. Networks of unknown activation are assumed to be sine networks
+            of frequency 30.
         num_points: Number of learned points, at most 128.
-        derivatives: Whether neurons get the derivatives of the outputs too.
+        derivatives: Whether neurons also get the derivatives of the outputs.
 
     Example:
         >>> spec = NetworkSpec.siren([2, 8, 1])
@@ -95,7 +95,7 @@ class Probes(nn.Module):
     ) -> dict[int, Float[Tensor, "B _n OP"]]:
         """Derivatives of the outputs with respect to the argument of each neuron's sine, backwards layer by layer."""
         weights = [w[..., 0] for w in features.weights]
-        slope = weights[-1][:, :, None]  # B O 1 n: by the last activations, the same at every point
+        slope = weights[-1][:, :, None]  # B O 1 n: with respect to the last activations, the same at every point
         slopes = {}
         for layer in range(len(cosines), 0, -1):
             slope = slope * cosines[layer - 1][:, None]  # B O P n
@@ -109,7 +109,7 @@ class Probes(nn.Module):
 
 
 def _grid(count: int, dimension: int) -> Float[Tensor, "P D"]:
-    """Points at the centres of equal cells, in the cube from -1 to 1; spread over all cells if there are more."""
+    """Centres of equal cells of the cube from -1 to 1; if there are more cells than points, evenly chosen ones."""
     side = math.ceil(count ** (1 / dimension) - 1e-9)
     centres = (torch.arange(side) + 0.5) / side * 2 - 1
     cells = torch.cartesian_prod(*[centres] * dimension).reshape(-1, dimension)

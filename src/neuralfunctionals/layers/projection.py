@@ -1,4 +1,4 @@
-"""Kernels of any dimension to a common channel width and back: `Project`, `Unproject`."""
+"""Maps kernels of any dimension to a common channel width and back: `Project`, `Unproject`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _KernelMap(Layer):
         for group in spec.groups:
             k = group.kernel_size
             sizes = (k * in_channels, out_channels) if self.folds_input else (in_channels, k * out_channels)
-            # A layer without kernel that keeps its width has nothing to fold: the paper's parameter count agrees.
+            # A layer without kernel that keeps its width needs no map; this agrees with the paper's parameter count.
             keeps = len(group.shape) == len(group.axes) and in_channels == out_channels
             self.maps.append(nn.Identity() if keeps else nn.Linear(*sizes))
 
@@ -44,7 +44,7 @@ class Project(_KernelMap):
 
     $$ Y^{(i)}_{jk} = P^{(i)}\, \mathrm{vec}(W^{(i)}_{jk}), \qquad P^{(i)} \in \mathbb{R}^{\tilde c \times k_i c} $$
 
-    The result has the spec `spec.without_kernels()`. Dense layers and biases pass unchanged if the width stays.
+    The result has the spec `spec.without_kernels()`. Dense layers and biases are not changed if the width is the same.
 
     Symmetry: NP-equivariant. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 3.3.
 

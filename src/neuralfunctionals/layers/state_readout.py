@@ -16,14 +16,14 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures, join_groups
 
 
 class StatePool(nn.Module):
-    r"""Mean and maximum of the states of each layer, and what belongs to the whole network.
+    r"""Mean and maximum of the states of each layer, and the values of the whole network.
 
     With `hidden_channels`, also the mean of a hidden layer on each state, $\mathrm{GELU}(A\, \mathrm{LN}(h_j) + b)$;
-    the wider it is, the more its mean tells about the neurons. Symmetry: invariant.
+    the wider it is, the more information its mean keeps. Symmetry: invariant.
 
     Args:
-        states: What gives the states.
-        hidden_channels: Width of the hidden layer; 0 (the default) for none.
+        states: The module that computes the states.
+        hidden_channels: Width of the hidden layer. Defaults to 0, no hidden layer.
     """
 
     def __init__(self, states: NeuronStates, hidden_channels: int = 0) -> None:
@@ -46,14 +46,14 @@ class StatePool(nn.Module):
 
 
 class WriteEntries(nn.Module):
-    r"""Gives each entry a linear map of the states at its ends, and on request a product of the two.
+    r"""Computes each entry as a linear map of the states at its ends and, optionally, a product of the two.
 
     $$ Y_{jk} = A h_j + B h_k + \langle U h_j, V h_k \rangle $$
 
-    Entries between neurons that stay in place get linear maps of the pooled states. Symmetry: that of the states.
+    Entries between fixed neurons are linear maps of the pooled states. Symmetry: that of the states.
 
     Args:
-        states: What gives the states.
+        states: The module that computes the states.
         out_channels: Channels of each entry.
         rank: Length of the vectors in the product; 0 for none.
     """
@@ -82,7 +82,7 @@ class WriteEntries(nn.Module):
             values = [linear(h) for linear, h in zip(maps, ends or [pooled], strict=True)]  # pyright: ignore
             value = values[0]
             for n, other in enumerate(values[1:], start=1):
-                # Behind the dimensions of the ends so far, one more.
+                # One more dimension after those of the ends so far.
                 value = value.unsqueeze(-2) + other[(slice(None), *[None] * n)]
             if self.rank and len(ends) == 2:
                 left, right = (f(h).unflatten(-1, (-1, self.rank)) for f, h in zip(next(factors), ends, strict=True))  # pyright: ignore
@@ -94,11 +94,11 @@ class WriteEntries(nn.Module):
 class StateCrossAttention(nn.Module):
     r"""An array of latents: learned queries that attend to the states of all neurons, and an MLP of the pooled states.
 
-    The values that queries attend to are the same for all; the MLP gives each latent numbers of its own.
+    All queries attend to the same values; the MLP adds separate values for each latent.
     Symmetry: invariant.
 
     Args:
-        states: What gives the states.
+        states: The module that computes the states.
         latent_channels: Channels of each latent.
         num_latents: Number of learned queries.
         num_heads: Heads; must divide the latent channels.

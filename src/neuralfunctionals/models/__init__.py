@@ -1,4 +1,4 @@
-"""The papers' models, one file each."""
+"""The models of the papers, one file each."""
 
 from neuralfunctionals.models.canonical import Canonical
 from neuralfunctionals.models.dws import DWSNet

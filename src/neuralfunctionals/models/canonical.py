@@ -1,4 +1,4 @@
-"""Any model, made to see networks without their signs, phases and scales: `Canonical`."""
+"""Wraps a model to see networks without their signs, phases and scales: `Canonical`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,26 +18,25 @@ def _to_config(model: Any) -> dict[str, Any]:
 
 
 class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda config: config)}):
-    r"""Gives a model the canonical form of its input, and carries its answer back.
+    r"""Wraps a model: canonicalizes its input and maps its output back.
 
     With $c = g x$ the canonical form of the networks $x$ (see `canonicalize`), it returns $f(c)$ if that is a tensor.
-    If it is features of the same networks, they are taken for an edit: $c + f(c)$ becomes $x + g^{-1} f(c)$, where
+    If it is features of the same networks, they are taken as an edit: $c + f(c)$ becomes $x + g^{-1} f(c)$, where
     $g^{-1}$ acts on differences.
 
-    Symmetry: that of the model, joined with `spec.symmetry`: for sine networks signs and half turns. An editor's answer
-    follows them,
-    `model(g(x)) == g.on_differences(model(x))`; a classifier's stays the same.
+    Symmetry: that of the model and `spec.symmetry` (for sine networks, signs and half turns). Editors are equivariant,
+    `model(g(x)) == g.on_differences(model(x))`; classifiers are invariant.
 
     Args:
         model: Takes features and returns features or a tensor: `NFT`, `NFN`, `DWSNet`, `NeuronGraphNet`, `SpatialNFN`.
             `Inr2Array` has it built in: `Inr2Array(canonical=spec.symmetry)`.
-        symmetry: The symmetry whose canonical form the model reads. Defaults to `model.spec.symmetry`; of a spec that
-            does not know its activation, to that of sine networks of frequency 30.
+        symmetry: The symmetry to remove. Defaults to `model.spec.symmetry`; for a spec of unknown activation, to that
+            of sine networks of frequency 30.
 
     Example:
         >>> from neuralfunctionals.models import NeuronGraphNet
         >>> spec = NetworkSpec.siren([2, 32, 32, 1])
-        >>> reader = Canonical(NeuronGraphNet.classification(spec), symmetry=spec.symmetry)
+        >>> model = Canonical(NeuronGraphNet.classification(spec), symmetry=spec.symmetry)
     """
 
     def __init__(self, model: nn.Module, *, symmetry: NetworkSymmetry | None = None) -> None:
@@ -51,10 +50,10 @@ class Canonical(nn.Module, Pretrained, coders={Pretrained: (_to_config, lambda c
             )
         self.spec: NetworkSpec = described.spec
         self.canonical = symmetry or default_symmetry(self.spec)
-        """The symmetry whose canonical form the model reads."""
+        """The symmetry that is removed from the model's input."""
         if not self.canonical.spec.matches(self.spec):
             raise UserError(
-                f"Expected the symmetry of networks {self.spec}, which the model reads, but got {self.canonical}."
+                f"Expected the symmetry of networks {self.spec}, which the model takes, but got {self.canonical}."
             )
         self.in_channels, self.out_channels = getattr(model, "in_channels", 1), getattr(model, "out_channels", None)
         self.symmetry: Symmetry = getattr(model, "symmetry", "HNP")

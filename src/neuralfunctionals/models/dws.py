@@ -14,7 +14,7 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 
 
 class DWSNet(nn.Module, Pretrained):
-    """DWS layers with ReLU between, and either one more DWS layer (equivariant) or HNP pooling and an MLP (invariant).
+    """DWS layers with ReLU, and either one more DWS layer (equivariant) or HNP pooling and an MLP (invariant).
 
     Symmetry: HNP. Reference: Navon et al., 2023, https://arxiv.org/abs/2301.12780.
 
@@ -24,13 +24,13 @@ class DWSNet(nn.Module, Pretrained):
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the hidden layers.
         num_layers: Number of hidden layers.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; the numbers come
-            from `nf.layers.Standardize.estimate`.
+        standardize: Whether to standardize each layer's weights and biases first; see `nf.layers.Standardize`, whose
+            mean and std are set by `estimate`.
         batch_norm: Whether to normalise each layer's weights and biases over batch and neurons before ReLU.
         reduction: How layers and pooling summarise neurons: `"max"` (the authors'), `"mean"` or `"sum"`.
         dropout: Dropout after each hidden layer.
         invariant: Whether the output is a vector.
-        head_channels: Hidden widths of the MLP behind the pooling; none in the original.
+        head_channels: Hidden widths of the MLP after the pooling; none in the original.
     """
 
     symmetry: Symmetry = "HNP"
@@ -78,7 +78,7 @@ class DWSNet(nn.Module, Pretrained):
 
 
 class _BatchNorm(nn.Module):
-    """Batch norm of each weight array and bias vector, which all its entries share."""
+    """Batch norm of each weight array and bias vector, with the same parameters for all its entries."""
 
     def __init__(self, spec: NetworkSpec, channels: int) -> None:
         super().__init__()

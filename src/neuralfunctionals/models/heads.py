@@ -1,4 +1,4 @@
-"""What stands on top: the MLP behind an invariant layer, a head that draws first, and the classifier of latents."""
+"""Output heads: an MLP after an invariant layer, a head that draws a picture first, and a classifier of latents."""
 
 from collections.abc import Sequence
 
@@ -31,17 +31,17 @@ def vector_head(
     picture_size: int = 0,
     colours: int = 1,
 ) -> nn.Module:
-    """An MLP, or with `picture_size` a `PictureHead`, whose MLPs have the first of the hidden widths."""
+    """An MLP or, with `picture_size`, a `PictureHead` whose MLPs have the first of the hidden widths."""
     if not picture_size:
         return mlp_head(in_features, hidden, out_features, dropout)
     return PictureHead(in_features, hidden[0], out_features, side=picture_size, colours=colours, dropout=dropout)
 
 
 class PictureHead(nn.Module):
-    """Draws what a network shows as a small picture, and reads the answer off the picture and the pooled states.
+    """Predicts a small picture of the network, and computes the output from the picture and the pooled states.
 
-    The picture comes from an MLP of the pooled states. It is the last part of the output, so that a task can teach it
-    (see `ClassifyTask`): hundreds of numbers tell more about a network than one label does.
+    The picture is predicted by an MLP from the pooled states. It is the last part of the output, so that a task can
+    train it (see `ClassifyTask`): a picture is a richer training signal than a label.
 
     Args:
         in_features: Pooled values of a network.
@@ -68,7 +68,7 @@ class PictureHead(nn.Module):
         values = side * side * colours
         if out_features <= values:
             raise UserError(
-                f"Expected more than {values} output channels, as the picture of side {side} has so many, but got "
+                f"Expected more than {values} output channels, because a picture of side {side} takes these, but got "
                 f"{out_features}. Train with task.decode_size {side}, or leave picture_size at 0."
             )
         self.shape = (side, side, colours)
@@ -93,9 +93,9 @@ class PictureHead(nn.Module):
 
 
 class LatentClassifier(nn.Module, Pretrained):
-    """A transformer that classifies latent arrays, read as sequences.
+    """A transformer that classifies latent arrays as sequences.
 
-    Each latent is projected to the transformer's width and given a learned position; the first output token
+    Each latent is projected to the transformer's width and gets a learned position encoding; the first output token
     goes through a two-layer MLP. Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, appendix
     "INR Classification".
 

@@ -28,17 +28,17 @@ class Inr2Array(nn.Module, Pretrained):
 
     $$ z = \mathrm{Enc}(W) \in \mathbb{R}^{M \times d}, \qquad \hat W_m = \mathrm{Dec}(z_m) $$
 
-    The image is split into $M = m \times m$ patches; $\hat W_m$ is to show patch $m$, in row-major order.
+    The image is split into $M = m \times m$ patches; $\hat W_m$ represents patch $m$, in row-major order.
 
     Symmetry: the latents are HNP-invariant.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, Section 4; decoder: Sitzmann et al., 2020,
     https://arxiv.org/abs/2006.09661.
 
     Args:
-        spec: The input networks, which are also what the decoder gives; of frequency 30, if it does not know its
-            activation.
+        spec: The input networks and the decoded networks; sine networks of frequency 30, if the activation is
+            unknown.
         encoder: `"nft"` (blocks and cross-attention), `"nfn"` (residual NP layers, NP pooling, an MLP) or
-            `"neuron-graph"` (a `NeuronGraphNet`, which the paper does not have).
+            `"neuron-graph"` (a `NeuronGraphNet`, which is not in the paper).
         grid_size: Patches `m` along each side.
         latent_channels: Channels `d` of each latent.
         channels: Width of the encoder; channels of the states of a `NeuronGraphNet`.
@@ -46,22 +46,22 @@ class Inr2Array(nn.Module, Pretrained):
         hidden_channels: Width inside the NFT's MLPs.
         num_heads: Attention heads of the NFT.
         dropout: Dropout of the encoder.
-        standardize: Whether the NFT sees each layer's weights and biases with mean 0 and std 1; see `NFT`.
+        standardize: Whether to standardize each layer's weights and biases for the NFT; see `NFT`.
         fourier_scale: Std of the Fourier frequencies.
         neuron_states: Rounds of message passing before the NFT's attention; see `NFT`.
-        state_channels: Channels of the states that these give.
-        state_frequencies: Random Fourier features that neurons are read with, by either; see `layers.NeuronStates`.
-        pool_channels: Hidden layer of a `NeuronGraphNet`'s pooled states; see there.
-        head_channels: Width of the MLP behind them. Defaults to that of a `NeuronGraphNet`.
-        probes: Learned points at which the encoder evaluates the networks; 0 (the default) reads weights only.
-        latent_mlp: Whether a feed-forward with residual stands behind the cross-attention.
-        decoder: `"separate"`, one MLP for each weight array and bias vector, or `"joint"`, one MLP for all, whose
+        state_channels: Channels of the states of this message passing.
+        state_frequencies: Random Fourier features for the states of either encoder; see `layers.NeuronStates`.
+        pool_channels: Hidden layer of a `NeuronGraphNet`'s pooled states; see `NeuronGraphNet`.
+        head_channels: Width of the MLP after the pooling. Defaults to that of a `NeuronGraphNet`.
+        probes: Number of learned points at which the encoder evaluates the networks. Defaults to 0, weights only.
+        latent_mlp: Whether to add a residual feed-forward after the cross-attention.
+        decoder: `"separate"`, one MLP per weight array and bias vector, or `"joint"`, one MLP for all, whose
             output is scaled and added to a learned network.
         decoder_channels: Hidden width of the decoder's MLPs.
-        paint_size: Side, in pixels, of a small picture of its patch that is read linearly off each latent, see `paint`.
-            It teaches the encoder what its latents must tell long before the decoder can show it. 0 for none.
-        canonical: The symmetry whose canonical form the encoder reads, such as `spec.symmetry`; see `Canonical`. None
-            (the default) gives it the networks as they are.
+        paint_size: Side length in pixels of a small picture of its patch that each latent predicts linearly; see
+            `paint`. It trains the encoder long before the decoder produces good pictures. Defaults to 0, no picture.
+        canonical: The symmetry to remove from the encoder's input, such as `spec.symmetry`; see `Canonical`. Defaults
+            to None: the encoder sees the networks as they are.
     """
 
     symmetry: Symmetry = "HNP"
@@ -103,7 +103,7 @@ class Inr2Array(nn.Module, Pretrained):
                 raise UserError(f"Expected {name} {' or '.join(map(repr, known))}, but got {value!r}.")
         if encoder == "nfn" and (probes or neuron_states):
             raise UserError(
-                "Expected encoder 'nft' or 'neuron-graph' for probes or states, but got 'nfn', which has none. "
+                "Expected encoder 'nft' or 'neuron-graph' for probes or states, but got 'nfn', which lacks them. "
                 "Choose another encoder, or leave them at 0."
             )
         self.spec = spec
@@ -203,7 +203,7 @@ class Inr2Array(nn.Module, Pretrained):
 
 
 class _SeparateDecoder(nn.Module):
-    """A hypernetwork of one MLP for each group of entries, with Sitzmann's first values."""
+    """A hypernetwork of one MLP per group of entries, with Sitzmann's initialisation."""
 
     def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class _SeparateDecoder(nn.Module):
 
 
 class _JointDecoder(nn.Module):
-    """A hypernetwork of one MLP for all entries: a change to a learned network, scaled for each group."""
+    """A hypernetwork of one MLP for all entries, whose output is scaled per group and added to a learned network."""
 
     def __init__(self, spec: NetworkSpec, latent_channels: int, hidden: int) -> None:
         super().__init__()

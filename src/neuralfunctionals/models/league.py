@@ -1,4 +1,4 @@
-"""Whether a model reads weights only or also runs the networks: `league`."""
+"""Whether a model only sees weights or also runs the networks: `league`."""
 
 from typing import Literal, TypeAlias
 
@@ -10,8 +10,8 @@ League: TypeAlias = Literal["weights only", "asks the function"]
 def league(model: nn.Module) -> League:
     """`"asks the function"` if any part of the model evaluates the input networks, else `"weights only"`.
 
-    The two are never ranked together: a model that may run a small INR at a few dozen points solves most of the task
-    by that alone.
+    The two are never ranked together: a model that can run a small INR at a few dozen points solves most of the task
+    by this alone.
 
     Example:
         >>> from neuralfunctionals import NetworkSpec, models

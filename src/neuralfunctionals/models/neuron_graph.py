@@ -17,10 +17,10 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 
 
 class NeuronGraphNet(nn.Module, Pretrained):
-    r"""Rounds of message passing between neurons through the weights, and an output layer.
+    r"""Message passing between neurons along the weights, followed by an output layer.
 
     Each neuron has a state of `channels` numbers, updated `num_rounds` times from its neighbours through `W` and `|W|`
-    (see `layers.NeuronStates`). The output is, by `pooling`,
+    (see `layers.NeuronStates`). The output depends on `pooling`:
 
     - `None`: features of the same networks, for instance an edit. Each entry gets an MLP of itself and the states at
       its ends, and a product of the two states, $\langle U h_j, V h_k \rangle$ (equivariant);
@@ -28,33 +28,33 @@ class NeuronGraphNet(nn.Module, Pretrained):
       (invariant);
     - `"vector"`: `out_channels` numbers, from the mean and maximum of the states of each layer by an MLP (invariant).
 
-    Symmetry: `"NP"` or `"HNP"`, as asked.
+    Symmetry: `"NP"` or `"HNP"`, see `symmetry`.
     References: those of `layers.NeuronStates`.
 
     Args:
-        spec: The input networks. Biases of sine networks are read with the sine and cosine of their angles too.
+        spec: The input networks. For biases of sine networks, the sine and cosine of their angles are also inputs.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels of the neurons' states.
-        num_rounds: Updates of all neurons.
+        num_rounds: Number of updates of all neurons.
         hidden_channels: Width inside the updates. Defaults to twice the channels.
-        num_gates: Gates of each weight; see `layers.NeuronStates`.
-        symmetry: `"HNP"` tells input and output neurons apart.
-        num_frequencies: Random Fourier features that neurons are read with; see `layers.NeuronStates`.
+        num_gates: Gates per weight; see `layers.NeuronStates`.
+        symmetry: `"NP"` or `"HNP"`, which distinguishes input and output neurons.
+        num_frequencies: Random Fourier features for the states; see `layers.NeuronStates`.
         fourier_scale: Std of their frequencies.
-        probes: Learned points (images for CNNs) at which networks are evaluated; 0 (the default) reads weights only.
+        probes: Number of learned points (images for CNNs) at which networks are evaluated. Defaults to 0, weights only.
         dropout: Dropout before the output layer.
         pooling: See above.
-        pool_channels: Width of a hidden layer on each state, whose mean is pooled too; see `StatePool`.
-        num_latents: Queries that attend to the neurons.
+        pool_channels: Width of a hidden layer on each state, whose mean is also pooled; see `StatePool`.
+        num_latents: Number of queries that attend to the neurons.
         latent_channels: Channels of each latent.
-        head_channels: Hidden widths of the MLP behind the pooled states. Defaults to one of 256 for a vector, and of
-            four times the channels of a state for latents, whose MLP has one hidden layer.
-        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN
-            reads the others; see `models.heads.PictureHead`. 0 (the default) for none.
-        entry_channels: Width of the MLP that gives output features.
+        head_channels: Hidden widths of the MLP after the pooling. Defaults to one of 256 for a vector, and of four
+            times the channels of a state for latents, whose MLP has one hidden layer.
+        picture_size: Side length of a predicted picture of the INR. Its values are the last outputs, and a small CNN
+            computes the others from it; see `models.heads.PictureHead`. Defaults to 0, no picture.
+        entry_channels: Width of the MLP that computes output features.
         rank: Length of the vectors in the product of two states.
-        output_scale: First value of the learned scales of the output features, relative to those of the input.
+        output_scale: Initial value of the learned scales of the output features, relative to those of the input.
 
     Example:
         >>> import torch
@@ -148,18 +148,18 @@ class NeuronGraphNet(nn.Module, Pretrained):
         relative, scales = take_out_scales(features)
         hidden = self.write(states) + self.skip(relative)
         output = self.entries(hidden.map(nn.functional.gelu).map(self.dropout)) + self.product(states)
-        # An edit is learned relative to what it edits: groups of entries differ in scale by factors of ten.
+        # Edits are learned relative to the scale of their group: groups differ in scale by factors of ten.
         spread = spread_scales(self.states, scales.mean(-1, keepdim=True))
         return self.scale(output).map(lambda x: x * spread)
 
     @classmethod
     def editing(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """An editor of sine networks; of frequency 30, if the spec does not know it."""
+        """An editor of sine networks; of frequency 30, if the spec does not record it."""
         return cls(as_siren(spec), **changes)
 
     @classmethod
     def classification(cls, spec: NetworkSpec, **changes: Any) -> "NeuronGraphNet":
-        """A classifier of sine networks into ten classes; of frequency 30, if the spec does not know it."""
+        """A classifier of sine networks into ten classes; of frequency 30, if the spec does not record it."""
         return cls(as_siren(spec), **{"pooling": "vector", "out_channels": 10, **changes})
 
     @classmethod

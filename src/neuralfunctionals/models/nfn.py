@@ -26,10 +26,10 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 
 
 class NFN(nn.Module, Pretrained):
-    r"""Equivariant linear layers with ReLU between, and an output layer.
+    r"""Equivariant linear layers with ReLU in between, and an output layer.
 
-    The output is, by `pooling`, `None`: features of the same networks from one more linear layer (equivariant);
-    `"NP"` or `"HNP"`: a vector from pooled features by an MLP (invariant).
+    The output depends on `pooling`. `None`: features of the same networks, from one more linear layer (equivariant);
+    `"NP"` or `"HNP"`: a vector, from an MLP of the pooled features (invariant).
 
     Symmetry: `"HNP"` for HNP layers, an input/output encoding or HNP pooling, else `"NP"`.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2302.14040.
@@ -40,18 +40,18 @@ class NFN(nn.Module, Pretrained):
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
         channels: Channels after each hidden layer.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; the numbers come
-            from `nf.layers.Standardize.estimate`.
+        standardize: Whether to standardize each layer's weights and biases first; see `nf.layers.Standardize`, whose
+            mean and std are set by `estimate`.
         num_frequencies: Fourier features of the input, if any.
         fourier_scale: Std of the Fourier frequencies.
-        io_encoding: What tells layers, input and output neurons apart: `"sinusoidal"`, `"learned"` (needs as many
-            channels as Fourier features) or `"none"`; by default sinusoidal for NP, none for HNP.
-        residual: Normalise before and add after each hidden layer that keeps the channels.
+        io_encoding: Encoding of layers, input and output neurons: `"sinusoidal"`, `"learned"` (needs as many channels
+            as Fourier features) or `"none"`. Defaults to sinusoidal for NP and none for HNP.
+        residual: Whether hidden layers that keep the number of channels have a norm and a residual connection.
         dropout: Dropout after each hidden layer.
         pooling: See above.
-        head_channels: Hidden widths of the MLP that gives the vector.
+        head_channels: Hidden widths of the MLP that computes the vector.
         head_dropout: Dropout of that MLP.
-        output_scale: First value of the learned scales of the output features.
+        output_scale: Initial value of the learned scales of the output features.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class NFN(nn.Module, Pretrained):
 
 
 class _Hidden(nn.Module):
-    """A linear layer, ReLU and dropout; with a norm before and the input added after it if residual."""
+    """A linear layer, ReLU and dropout; if residual, with a norm before them and the input added after."""
 
     def __init__(self, linear: NPLinear | HNPLinear, *, residual: bool, dropout: float) -> None:
         super().__init__()

@@ -31,11 +31,11 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 class NFT(nn.Module, Pretrained):
     r"""A neural functional transformer: Fourier features, encodings, attention blocks, and an output layer.
 
-    The output is, by `pooling`,
+    The output depends on `pooling`:
 
     - `None`: features of the same networks, for instance an edit $\Delta(W)$ (equivariant);
-    - `"latents"`: the array of shape (batch, `num_latents`, `latent_channels`) that cross-attention gives (invariant);
-    - `"cross_attention"`, `"NP"` or `"HNP"`: a vector, from that array or from pooled features, by an MLP (invariant).
+    - `"latents"`: an array of shape (batch, `num_latents`, `latent_channels`), by cross-attention (invariant);
+    - `"cross_attention"`, `"NP"` or `"HNP"`: a vector, from an MLP of this array or of pooled features (invariant).
 
     Symmetry: that of its attention; `"HNP"` with an input/output encoding or HNP pooling.
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546.
@@ -44,32 +44,32 @@ class NFT(nn.Module, Pretrained):
         spec: The input networks.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Channels of the output features, or length of the output vector.
-        channels: Width of the blocks; even, as Fourier features come in pairs.
+        channels: Width of the blocks; even, because Fourier features come in pairs.
         num_blocks: Number of blocks.
         hidden_channels: Width inside the blocks' MLPs.
         num_heads: Attention heads.
         dropout: Dropout on attention matrices and in MLPs.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 before the Fourier
-            features; the numbers come from `nf.layers.Standardize.estimate`.
+        standardize: Whether to standardize each layer's weights and biases before the Fourier features; see
+            `nf.layers.Standardize`, whose mean and std are set by `estimate`.
         fourier_scale: Std of the Fourier frequencies.
         symmetry: Symmetry of the attention, `"NP"` (the paper's) or `"HNP"`.
-        io_encoding: Whether learned encodings tell input and output neurons apart.
+        io_encoding: Whether to add learned encodings of input and output neurons.
         global_term: Third term of the attention: `"reduced"`, `"full"` or `"none"`.
         mlp: Norms and MLPs `"per_layer"` (the paper's) or `"shared"`.
-        neuron_states: Rounds of message passing that give each neuron a state before the attention (see
-            `layers.NeuronStates`); each token starts with maps of the states at its ends added. 0 is the paper's model.
+        neuron_states: Rounds of message passing before the attention (see `layers.NeuronStates`); linear maps of the
+            states at its ends are added to each token. The paper's model has 0.
         state_channels: Channels of these states.
-        state_frequencies: Random Fourier features that neurons are read with; see `layers.NeuronStates`.
-        probes: Learned points (images for CNNs) at which the networks are evaluated (see `layers.Probes`); 0 (the
-            default) reads weights only.
+        state_frequencies: Random Fourier features for the states; see `layers.NeuronStates`.
+        probes: Number of learned points (images for CNNs) at which the networks are evaluated (see `layers.Probes`).
+            Defaults to 0, weights only.
         pooling: See above.
-        num_latents: Queries of the cross-attention.
+        num_latents: Number of queries of the cross-attention.
         latent_channels: Channels of each latent.
-        head_channels: Hidden widths of the MLP that gives the vector.
-        picture_size: Side of a picture of what an INR shows: the last numbers of the vector, from which a small CNN
-            reads the others; see `models.heads.PictureHead`. 0 (the default) for none.
-        output_scale: First value of the learned scales of the output features.
-        max_vectors: Bounds the slices of one group that meet at an axis; see `layers.WeightSpaceSelfAttention`.
+        head_channels: Hidden widths of the MLP that computes the vector.
+        picture_size: Side length of a predicted picture of the INR. Its values are the last outputs, and a small CNN
+            computes the others from it; see `models.heads.PictureHead`. Defaults to 0, no picture.
+        output_scale: Initial value of the learned scales of the output features.
+        max_vectors: Limits the slices of one group that meet at an axis; see `layers.WeightSpaceSelfAttention`.
 
     Example:
         >>> import torch
@@ -178,7 +178,7 @@ class NFT(nn.Module, Pretrained):
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The constructor's arguments from what JSON keeps of them; older models name one that is gone."""
+        """The constructor's arguments from the JSON config; older configs have one that was removed."""
         known = {name: value for name, value in config.items() if (name, value) != ("message_passing", False)}
         return super().decode_config(known)
 

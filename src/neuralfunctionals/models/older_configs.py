@@ -1,4 +1,4 @@
-"""Configs of models from before specs told frequency and convention: `modernize`, `told_by_run`."""
+"""Configs of models from before specs recorded frequency and convention: `modernize`, `told_by_run`."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,10 +11,11 @@ from neuralfunctionals.files.strict_json import JsonError, read_json
 from neuralfunctionals.inr import SirenForm
 from neuralfunctionals.inr.siren import as_siren, can_be_siren
 from neuralfunctionals.weight_space import Activation, NetworkSpec
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
 
 def told_by_run(model: Path) -> dict[str, Any]:
-    """What the run beside a model's directory says of the form of its sine networks; nothing if there is none."""
+    """The form of sine networks that the run of a model's directory records; empty if there is none."""
     try:
         form = SirenForm.from_provenance(read_json(model.parent / "run.json")["data"])  # pyright: ignore
     except (OSError, JsonError, UserError, KeyError, TypeError):
@@ -25,13 +26,13 @@ def told_by_run(model: Path) -> dict[str, Any]:
 def modernize(
     kind: type[Any], config: Mapping[str, Any], told: Mapping[str, Any], find: Callable[[Any], type[Any]]
 ) -> dict[str, Any]:
-    """The arguments of a model as its class takes them now: what older ones say apart goes into the spec.
+    """Converts the config of an older model to current arguments: omega and convention go into the spec.
 
     Args:
         kind: The model's class.
-        config: What JSON keeps of the constructor's arguments.
-        told: `omega` and `convention` of the networks the model was trained on, as far as known.
-        find: From the name of a class to the class, for models inside of others.
+        config: The constructor's arguments as JSON.
+        told: `omega` and `convention` of the networks that the model was trained on, as far as known.
+        find: Returns the class with a given name, for models inside others.
     """
     arguments, takes = dict(config), inspect.signature(kind).parameters
     if "omega" in takes:
@@ -53,6 +54,6 @@ def modernize(
         arguments["model"] = {**inner, "config": made}
         spec = NetworkSpec.from_dict(made["spec"])
         if "symmetry" in takes and arguments.get("symmetry") is None and spec.activation is None:
-            sines = spec.with_activation(Activation("sine", 30.0 if omega is None else omega))
+            sines = spec.with_activation(Activation("sine", DEFAULT_OMEGA if omega is None else omega))
             arguments["symmetry"] = {"spec": sines.to_dict()}
     return arguments

@@ -1,4 +1,4 @@
-"""Saving and loading models: safetensors weights and a JSON config, in a directory, shipped, or on the hub."""
+"""Saving and loading models: safetensors weights and a JSON config, from a directory, the package or the hub."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -24,7 +24,7 @@ _RESTORE = "Restore it from a copy, or save the model again."
 
 
 class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license="mit"):
-    """Gives a model `save_pretrained(directory)` and `from_pretrained(directory, shipped name or hub id)`.
+    """Adds `save_pretrained(directory)` and `from_pretrained(directory, shipped name or hub id)` to a model.
 
     The constructor's arguments are the config; they must be plain values, a `NetworkSpec` or a `NetworkSymmetry`.
     """
@@ -40,8 +40,8 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
         """Loads a model, in evaluation mode.
 
         Args:
-            name: A directory that `save_pretrained` wrote, or a finished run's; else the name of a shipped model;
-                else the model's id on the hub.
+            name: A directory written by `save_pretrained`, or that of a finished run; else the name of a shipped
+                model; else the model's id on the hub.
             **kwargs: Passed to the hub's `snapshot_download`, such as `revision` or `cache_dir`.
         """
         path, asking = _find(name, **kwargs)
@@ -57,7 +57,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
                 raise TypeError(f"it holds a {held}")
             arguments = modernize(cls, arguments, told_by_run(path), model_class)
             require_arguments(cls, arguments, str(path / "config.json"))
-            # A config is a claim: it is tried without memory first.
+            # The config may be wrong, so the model is built without memory first.
             with torch.device("meta"), limit_tensors(path / "model.safetensors", arguments):
                 construct(cls, cls.decode_config(arguments))
             model: Any = construct(cls, cls.decode_config(arguments))
@@ -68,7 +68,7 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
             raise UserError(f"{path / 'model.safetensors'} is damaged: {error}. {_RESTORE}") from error
         except UserError:
             raise
-        except Exception as error:  # whatever a constructor says about sizes that cannot be
+        except Exception as error:  # any error of a constructor about impossible sizes
             # Torch appends its C++ stack to some messages.
             reason = str(error).partition("Exception raised from")[0].strip().rstrip(".")
             raise UserError(
@@ -79,25 +79,25 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
 
     @classmethod
     def _encode_arg(cls, arg: Any) -> Any:
-        """What JSON keeps of a constructor's argument."""
+        """A constructor's argument as JSON."""
         if isinstance(arg, NetworkSymmetry):
             return {"spec": arg.spec.to_dict()}
         return arg.to_dict() if isinstance(arg, NetworkSpec) else super()._encode_arg(arg)  # pyright: ignore
 
     @classmethod
     def decode_config(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The constructor's arguments from what JSON keeps of them."""
+        """The constructor's arguments from the JSON config."""
         return {**config, **({"spec": NetworkSpec.from_dict(config["spec"])} if "spec" in config else {})}
 
 
 def decode_symmetry(value: Mapping[str, Any] | None) -> NetworkSymmetry | None:
-    """A symmetry from what JSON keeps of it."""
+    """A symmetry from its JSON."""
     return None if value is None else NetworkSpec.from_dict(value["spec"]).symmetry
 
 
 @cache
 def with_pretrained(kind: type[Any]) -> type[Any]:
-    """A user's plain module class with `save_pretrained` and `from_pretrained`; a class that has them stays."""
+    """Adds `save_pretrained` and `from_pretrained` to a user's module class, unless it has them."""
     if issubclass(kind, Pretrained):
         return kind
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
@@ -105,7 +105,7 @@ def with_pretrained(kind: type[Any]) -> type[Any]:
 
 
 def construct(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
-    """A model that knows its spec, also if its class does not keep it."""
+    """Builds a model and sets its `spec`, if its class does not."""
     model = kind(**arguments)
     if "spec" in arguments and not hasattr(model, "spec"):
         model.spec = arguments["spec"]
@@ -113,7 +113,7 @@ def construct(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def model_class(name: str | None) -> type[Any]:
-    """A model's class by its name in a config: one of ours, or the path of a user's own."""
+    """A model's class by its name in a config: one of ours, or the import path of a user's class."""
     if name is not None and "." in name:
         return with_pretrained(import_for_file(name))
     classes = {c.__name__: c for c in Pretrained.__subclasses__() if path_of(c) == c.__name__}
@@ -135,7 +135,7 @@ def from_pretrained(name: str | Path, **kwargs: Any) -> Any:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """What `config.json` says, after a check of the model's files."""
+    """Reads `config.json`, after a check of the model's files."""
     file = path / "config.json"
     for part in (file, path / "model.safetensors"):
         require_intact(part, _RESTORE)
@@ -146,7 +146,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
-    """The directory of a model's files, and the same if it is neither shipped nor of the hub."""
+    """The directory of a model's files; and again if it is neither shipped nor from the hub, else None."""
     path = find_shipped(name)
     is_here = path.is_dir() and path == Path(name)
     if not path.is_dir():
@@ -154,14 +154,14 @@ def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
             path = Path(snapshot_download(str(name), **kwargs))
         except (OSError, ValueError) as error:
             raise UserError(
-                f"Found no model '{name}': it is neither a directory here, nor shipped ({', '.join(SHIPPED)}), nor a "
-                f"model that the hub gives ({type(error).__name__}). Give the directory that save_pretrained wrote."
+                f"Found no model '{name}': it is neither a directory, nor shipped ({', '.join(SHIPPED)}), nor on "
+                f"the hub ({type(error).__name__}). Give a directory written by save_pretrained."
             ) from error
     if (path / "model" / "config.json").is_file():
         path /= "model"
     missing = [file for file in ("config.json", "model.safetensors") if not (path / file).is_file()]
     if missing:
         raise UserError(
-            f"Expected a directory that save_pretrained wrote, but {path} has no {' and no '.join(missing)}."
+            f"Expected a directory written by save_pretrained, but {path} has no {' and no '.join(missing)}."
         )
     return path, path if is_here else None

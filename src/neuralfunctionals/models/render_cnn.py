@@ -1,4 +1,4 @@
-"""The ceiling for readers of INRs: render the picture, then look at it: `RenderCNN`."""
+"""An upper bound for classifiers of INRs: classifies the rendered picture: `RenderCNN`."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFea
 class RenderCNN(nn.Module, Pretrained):
     """Evaluates a sine network on the whole pixel grid and classifies the picture with a small CNN.
 
-    It never looks at the weights: a bound on what there is to read, not a way to read it.
+    It does not use the weights, so it is an upper bound for models that do.
 
     Symmetry: invariant to every symmetry of the networks.
 
     Args:
-        spec: The input networks; without known frequency it is 30.
+        spec: The input networks; of frequency 30, if the spec does not record it.
         out_channels: Length of the output vector.
         image_size: Pixels along each side.
         channels: Channels of the first convolution; the second and third have two and four times as many.
@@ -43,7 +43,7 @@ class RenderCNN(nn.Module, Pretrained):
         self.spec = spec
         self.in_channels, self.out_channels = 1, out_channels
         self.image_size = image_size
-        # The values as the networks give them: the CNN does not care for their scale or which coordinate is the first.
+        # The networks' own outputs: their scale and the order of coordinates do not matter to the CNN.
         self._shown = replace(spec, convention=None)
         layers: list[nn.Module] = []
         before = spec.widths[-1]

@@ -30,13 +30,13 @@ class SpatialNFN(nn.Module, Pretrained):
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Length of the output vector.
         channels: Channels after each NP layer.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 first; see `NFN`.
+        standardize: Whether to standardize each layer's weights and biases first; see `NFN`.
         num_frequencies: Fourier features of the input.
         fourier_scale: Std of the Fourier frequencies.
-        grid_size: Side of the array.
+        grid_size: Side length of the array.
         latent_channels: Channels of the array.
         num_latent_blocks: Transformer blocks on the array.
-        num_heads: Their heads.
+        num_heads: Attention heads of these blocks.
         convolution_channels: Channels of the two 2x2 convolutions.
         dropout: Dropout on the array and after the convolutions.
     """

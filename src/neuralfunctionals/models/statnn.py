@@ -1,4 +1,4 @@
-"""The baseline on statistics of weights: `StatNN`."""
+"""A baseline that only sees statistics of the weights: `StatNN`."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ class StatNN(nn.Module, Pretrained):
         spec: The input networks.
         in_channels: Channels of the input: 1 for weights alone.
         out_channels: Length of the output vector.
-        standardize: Whether to bring each layer's weights and biases to mean 0 and std 1 over a dataset first;
-            the numbers come from `nf.layers.Standardize.estimate`.
+        standardize: Whether to standardize each layer's weights and biases first; see `nf.layers.Standardize`, whose
+            mean and std are set by `estimate`.
         head_channels: Hidden widths of the MLP.
         dropout: Dropout of the MLP.
     """

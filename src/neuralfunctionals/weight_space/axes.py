@@ -10,10 +10,13 @@ from typing import Any, Literal
 from neuralfunctionals.errors import UserError
 
 Symmetry = Literal["NP", "HNP"]
-"""`"NP"`: all neurons permute; `"HNP"`: the hidden ones do, inputs and outputs stay."""
+"""`"NP"`: all neurons permute; `"HNP"`: only hidden neurons permute, not inputs and outputs."""
 
 Role = Literal["input", "hidden", "output"]
-"""Where the neurons of an axis are: inputs, hidden neurons or outputs. Only hidden ones permute in HNP."""
+"""Kind of the neurons of an axis: inputs, hidden neurons or outputs. Only hidden ones permute in HNP."""
+
+DEFAULT_OMEGA = 30.0
+"""Frequency of sine networks if nothing else is given or recorded."""
 
 _ODD = ("sine", "tanh", "identity", "softsign", "tanhshrink", "hardtanh", "erf")
 _HOMOGENEOUS = ("relu", "leaky_relu", "identity")
@@ -35,9 +38,9 @@ class Activation:
     def __post_init__(self) -> None:
         if self.name not in (*_ODD, *_HOMOGENEOUS, *_OTHERS):
             known = sorted({*_ODD, *_HOMOGENEOUS, *_OTHERS})
-            raise UserError(f"Expected an activation out of {known}, but got {self.name!r}. Use None if unknown.")
+            raise UserError(f"Expected an activation from {known}, but got {self.name!r}. Use None if unknown.")
         if (self.name == "sine") != (self.omega is not None):
-            raise UserError(f"Expected a frequency omega for 'sine' and only there, but got {self}.")
+            raise UserError(f"Expected a frequency omega for 'sine' and for no other activation, but got {self}.")
         if self.omega is not None:
             object.__setattr__(self, "omega", float(self.omega))
             if not 0 < self.omega < math.inf:
@@ -75,8 +78,8 @@ class Axis:
         size: Number of neurons.
         role: `"hidden"` neurons may permute without changing the function; `"input"` and `"output"` ones move with the
             network's inputs and outputs.
-        name: For messages; two axes are equal whatever their names.
-        activation: What the neurons apply to their sum; None if unknown.
+        name: For messages; axes are compared without their names.
+        activation: Activation of the neurons; None if unknown.
         within: Number of the axis that this one is nested in: its neurons permute separately for each neuron of that
             axis, as the neurons within an attention head do.
     """
@@ -96,18 +99,18 @@ class Axis:
 
 @dataclass(frozen=True)
 class Group:
-    """Entries of one tensor of the `state_dict`, and where they stand in the packed tensor.
+    """Entries of one tensor of the `state_dict`, and their position in the packed tensor.
 
     `axes` numbers the axes of neurons that the first dimensions of `shape` run over; the dimensions after them are
-    inner positions, such as those of a kernel, which never permute. In a chain, neurons of layer 0 are the input, those
-    of layer `L` the output; weights of layer `i` have axes `(i, i - 1)`, biases `(i,)`.
+    inner positions, such as those of a kernel, which never permute. In a chain, layer 0 is the input and layer `L` the
+    output; weights of layer `i` have axes `(i, i - 1)`, and biases `(i,)`.
 
     A group is a whole tensor or a strided block of one: entry `i` of the group is entry
     `offset + sum(i * strides)` of the flattened tensor `key`.
     """
 
     layer: int
-    """In a chain the layer, from 1; else the number of the tensor in its `state_dict`, from 1."""
+    """In a chain, the number of the layer, from 1; else that of the tensor in its `state_dict`, from 1."""
     kind: str
     """`"weight"` or `"bias"`; also `"scale"`, `"shift"`, `"running mean"`, `"running variance"` of a norm."""
     axes: tuple[int, ...]
@@ -116,9 +119,9 @@ class Group:
     key: str = field(default="", compare=False)
     offset: int = 0
     strides: tuple[int, ...] | None = None
-    """None: the group is the whole tensor, in its own shape."""
+    """None if the group is the whole tensor, in its own shape."""
     tensor_shape: tuple[int, ...] | None = None
-    """Shape of the tensor, where the group is a block of it."""
+    """Shape of the tensor, if the group is a block of it."""
 
     @property
     def size(self) -> int:
@@ -134,7 +137,7 @@ class Group:
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions that are no axis of neurons."""
+        """Sizes of the dimensions that are not axes of neurons."""
         return self.shape[len(self.axes) :]
 
     @property
@@ -149,8 +152,8 @@ class Group:
 class LayerSpec:
     """One layer of a chain: a dense layer, or a convolution if it has a kernel.
 
-    The name is where the layer lives in its module (`name.weight`, `name.bias`); two layers of equal shape
-    are equal whatever their names and whatever is known of the function: its activation, stride and padding.
+    The name is the layer's path in its module (`name.weight`, `name.bias`). Layers are compared by shape only, not
+    by name or by what is known about their function (activation, stride and padding).
     """
 
     out_neurons: int
@@ -195,7 +198,7 @@ class LayerSpec:
         return f"{self.name}.{kind}" if self.name else kind
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; what is not known of the function is left out."""
+        """Plain values for JSON; unknown parts of the function are left out."""
         known = {
             "activation": self.activation and self.activation.to_json_value(),
             "stride": self.stride and list(self.stride),

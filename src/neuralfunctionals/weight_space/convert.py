@@ -1,7 +1,7 @@
 """From modules and `state_dict`s to specs.
 
-A chain's layers are found by following `forward`, a `state_dict`'s by shapes and numbered names; neither trusts the
-order of keys. Other modules are traced (see `trace`). What cannot be read for certain is refused with the reason.
+The layers of a chain are found by following `forward`, those of a `state_dict` by shapes and numbered names; neither
+relies on the order of keys. Other modules are traced (see `trace`). Ambiguous networks are refused with the reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neuralfunctionals.weight_space.layer_order import find_order
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Treat every neuron alone, or all neurons alike, so that permuting neurons commutes with them.
+# They treat every neuron separately, or all neurons alike, so they commute with permutations of neurons.
 _NEURONWISE_MODULES = (
     "CELU Dropout Dropout1d Dropout2d Dropout3d AlphaDropout ELU Flatten GELU Hardshrink Hardsigmoid Hardswish "
     "Hardtanh Identity LeakyReLU LogSigmoid Mish ReLU ReLU6 SELU SiLU Sigmoid Softplus Softshrink Softsign Tanh "
@@ -37,12 +37,12 @@ _NEURONWISE_FUNCTIONS = (
     "double avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d boolean_dispatch fn _adaptive_max_pool1d"
 ).split()
-# Between a convolution and a dense layer one of these must remove the positions.
+# Between a convolution and a dense layer, one of these must pool the positions.
 _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "squeeze")
 _SHAPE_FUNCTIONS = ("size", "getattr", "getitem", "dim", "ndimension", "numel")
 _ACTIVATION_MODULES = "ReLU Tanh GELU Sigmoid SiLU Softsign Tanhshrink Softplus Mish SELU".split()
 _ACTIVATIONS = {"relu_": "relu", **{name: name.lower() for name in _ACTIVATION_MODULES}}
-"""Names of activations, besides functions that have the same name; only with their default arguments."""
+"""Activations by the names of functions and modules, if these differ; only with their default arguments."""
 _KEEPS_VALUES = "Identity Dropout Flatten contiguous dropout flatten float double view reshape squeeze".split()
 
 
@@ -55,10 +55,10 @@ def spec_from_module(
     """The spec of a module: see `NetworkSpec.from_module`.
 
     A plain chain is found by following `forward` with `torch.fx`: dense layers and convolutions, one after the other,
-    with anything between them that treats every neuron alone (activations, pooling, dropout, scaling). Everything else
-    is traced on example inputs.
+    with anything between them that treats every neuron separately (activations, pooling, dropout, scaling). Any other
+    module is traced on example inputs.
     """
-    # Imported here: the tracer takes part in few programs, and torch.export is slow to import.
+    # Imported here: few programs need the tracer, and torch.export is slow to import.
     from neuralfunctionals.weight_space.trace import trace_spec
     from neuralfunctionals.weight_space.verify import verify_spec
 
@@ -84,7 +84,7 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
 
     Raises:
         ValueError: For skip connections and branches, normalisation with parameters or statistics, layers used
-            twice, parameters outside the layers, grouped convolutions, and whatever `torch.fx` cannot follow.
+            twice, parameters outside the layers, grouped convolutions, and anything that `torch.fx` cannot follow.
     """
     if isinstance(module, _LAYERS):
         return NetworkSpec((_layer_spec(module, ""),))
@@ -112,11 +112,11 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
 
 
 class _ChainFacts:
-    """What the steps between the layers say about the function."""
+    """The function of a chain, from the steps between its layers."""
 
     def __init__(self) -> None:
         self.steps: list[list[tuple[str, Any]]] = []
-        """For each layer what follows it: names and arguments."""
+        """For each layer, the names and arguments of the steps after it."""
         self.pooling: str | None = None
 
     def add(self, name: str, argument: Any = None) -> None:
@@ -124,7 +124,7 @@ class _ChainFacts:
             self.steps[-1].append((name, argument))
 
     def take_pooling(self, dimensions: int) -> None:
-        """Takes global mean pooling, before a dense layer that follows a convolution, out of the steps."""
+        """Removes global mean pooling from the steps before a dense layer that follows a convolution."""
         everywhere = tuple(range(2, 2 + dimensions)), tuple(range(-dimensions, 0))
         for step in self.steps[-1]:
             name, argument = step
@@ -137,7 +137,7 @@ class _ChainFacts:
 
 
 def _read_activation(steps: Sequence[tuple[str, Any]]) -> Activation | None:
-    """The activation that some steps amount to; None if they are not known for certain."""
+    """The activation that the steps compute; None if it is uncertain."""
     steps = [(name, x) for name, x in steps if name not in _KEEPS_VALUES]
     names = [_ACTIVATIONS.get(name, name) for name, _ in steps]
     if not names:
@@ -151,7 +151,7 @@ def _read_activation(steps: Sequence[tuple[str, Any]]) -> Activation | None:
 
 
 def _optional_arguments(module: nn.Module) -> dict[str, Any]:
-    """The arguments of `forward` after the first that have plain defaults, which a chain is read with."""
+    """The arguments of `forward` after the first that have plain defaults; chains are traced with these."""
     arguments = list(inspect.signature(module.forward).parameters.values())[1:]
     return {x.name: x.default for x in arguments if x.default is None or isinstance(x.default, (bool, int, float, str))}
 
@@ -213,8 +213,8 @@ def _follow_chain(
             )
         if last is not None and unknown:
             raise UserError(
-                f"Between the layers '{last.name}' and '{target}' stands {unknown}, which may mix neurons. "
-                "Expected activations, pooling and other operations that treat every neuron alone."
+                f"Between the layers '{last.name}' and '{target}' there is {unknown}, which may mix neurons. "
+                "Expected activations, pooling and other operations that treat every neuron separately."
             )
         layer = _layer_spec(part, target) if layer is None else layer
         if last is not None and last.kernel and not layer.kernel and not positions_removed:
@@ -233,7 +233,7 @@ def _follow_chain(
 def _functional_layer(
     module: nn.Module, node: fx.Node, current: fx.Node | None, parameters: Mapping[fx.Node, str]
 ) -> LayerSpec | None:
-    """The dense layer that `F.linear(x, self.weight, self.bias)` is, with parameters of these names; else None."""
+    """The dense layer of `F.linear(x, self.weight, self.bias)`, with parameters of these names; else None."""
     if node.target is not nn.functional.linear:
         return None
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | dict(node.kwargs)
@@ -248,14 +248,14 @@ def _functional_layer(
 
 
 def _constant_argument(node: fx.Node) -> Any:
-    """The number that an operation such as `30 * x` holds, or its options; None if it has none."""
+    """The number in an operation such as `30 * x`, or its options; None if it has none."""
     rest = [x for x in node.args if not isinstance(x, fx.Node)] + [x for x in node.kwargs.values() if x is not None]
     rest = [x for x in rest if x is not False]
     return None if not rest else rest[0] if len(rest) == 1 else rest
 
 
 def _default_repr(kind: str) -> str:
-    """How a module with default arguments describes itself: with others, it is another function."""
+    """The repr of a module with default arguments: with others, it computes another function."""
     made: nn.Module = getattr(nn, kind)() if kind in _ACTIVATIONS else nn.Identity()
     return made.extra_repr()
 
@@ -292,7 +292,7 @@ def _layer_spec(layer: nn.Module, name: str) -> LayerSpec:
     if not isinstance(layer, nn.Linear) and layer.groups != 1:
         raise UserError(
             f"The convolution '{name}' has {layer.groups} groups. Expected groups=1: in grouped convolutions "
-            "neurons of different groups cannot change places."
+            "neurons of different groups cannot be exchanged."
         )
     out_neurons, in_neurons, *kernel = layer.weight.shape
     spec = LayerSpec(out_neurons, in_neurons, tuple(kernel), layer.bias is not None, name)
@@ -303,21 +303,21 @@ def _layer_spec(layer: nn.Module, name: str) -> LayerSpec:
 
 
 def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None) -> NetworkSpec:
-    """Finds the layers of a `state_dict` from their shapes and names, whatever the order of its keys.
+    """Finds the layers of a `state_dict` from their shapes and names, in any order of its keys.
 
-    Neighbouring layers must fit, convolutions come before dense layers, and names that differ only in their
-    numbers (`net.2`, `net.10`) follow these numbers. If several orders remain, none is guessed.
+    Neighbouring layers must fit, convolutions come before dense layers, and layers whose names differ only in
+    numbers (`net.2`, `net.10`) are in the order of these numbers. If several orders remain, it raises.
 
     Args:
         state_dict: Keys `name.weight` and `name.bias`.
-        layers: Names from input to output, to settle the order by hand.
+        layers: Names from input to output, to set the order explicitly.
     """
     weights = {k.rpartition(".")[0]: v for k, v in state_dict.items() if k.rpartition(".")[2] == "weight"}
     stacked = {v.shape[0] for k, v in state_dict.items() if k.rpartition(".")[2] == "bias" and v.ndim == 2}
     if len(stacked) == 1 and all(v.shape[:1] == (*stacked,) for v in state_dict.values()):
         raise UserError(
-            f"Expected the state_dict of one network, but its tensors seem to be those of {stacked.pop()} networks "
-            "stacked. Make a list of it: [{k: x[i] for k, x in stacked.items()} for i in range(len(networks))]."
+            f"Expected the state_dict of one network, but its tensors seem to be a stack of {stacked.pop()} "
+            "networks. Make a list of it: [{k: x[i] for k, x in stacked.items()} for i in range(len(networks))]."
         )
     expected = {key for name in weights for key in (f"{name}.weight".lstrip("."), f"{name}.bias".lstrip("."))}
     strangers = [k for k in state_dict if k not in expected] + [f"{n}.weight" for n, w in weights.items() if w.ndim < 2]
@@ -343,9 +343,9 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
 
 
 def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
-    """A sum of two layers' outputs leaves no trace in a `state_dict`: only one numbered list of layers is believed.
+    """A `state_dict` does not show sums of layers' outputs: layers must have one numbered list of names.
 
-    The layer after the list may have a name of its own. Between layers of different widths there is nothing to add.
+    The layer after the list may have another name. Layers of different widths cannot be added.
     """
     names = [layer.name for layer in layers]
     is_followed = all(re.search(r"(^|\.)\d+(\.|$)", name) for name in names[:-1])

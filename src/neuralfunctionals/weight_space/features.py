@@ -26,7 +26,7 @@ class WeightSpaceFeatures:
     """A batch of weights and biases, packed: every entry is a token of `tensor`, of shape `(B, N, C)`.
 
     The entries of a layer are a slice, so that `weights` and `biases` are views. An operation that treats
-    all entries alike is one call on `tensor`; one that looks at the layers takes the views.
+    all entries alike is one call on `tensor`; one that depends on the layer uses the views.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 3, 1])
@@ -45,18 +45,18 @@ class WeightSpaceFeatures:
                 f"but got {tuple(self.tensor.shape)}. Use from_tensors, from_vectors or from_modules to pack networks."
             )
 
-    # Making features: the border, where shapes and values are checked.
+    # Constructors, which check shapes and values.
 
     @classmethod
     def from_tensors(
         cls, spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor]
     ) -> WeightSpaceFeatures:
-        """Packs one tensor for each layer's weights and one for its biases.
+        """Packs the weights and biases of each layer.
 
         Args:
             spec: The network they belong to.
             weights: `(B, n_out, n_in, *kernel, C)` for each layer.
-            biases: `(B, n_out, C)` for each layer; `(B, 0, C)` where the layer has none.
+            biases: `(B, n_out, C)` for each layer; `(B, 0, C)` for a layer without bias.
         """
         if len(weights) != spec.num_layers or len(biases) != spec.num_layers:
             raise UserError(
@@ -71,7 +71,7 @@ class WeightSpaceFeatures:
                 if tuple(given.shape) != shape:
                     raise UserError(
                         f"Expected {kind} of layer {i + 1} of shape (batch, neurons, ..., channels) = {shape}, but got "
-                        f"{tuple(given.shape)}. Channels stand last; every layer has the same batch and channels."
+                        f"{tuple(given.shape)}. Channels come last; every layer has the same batch and channels."
                     )
         features = cls(spec, pack(spec, weights, biases))
         features.require_finite()
@@ -83,7 +83,7 @@ class WeightSpaceFeatures:
         if vectors.ndim != 2 or vectors.shape[1] != spec.num_entries:
             raise UserError(
                 f"Expected vectors of shape (batch, {spec.num_entries}) for the network {spec}, "
-                f"but got {tuple(vectors.shape)}. Give one row for each network."
+                f"but got {tuple(vectors.shape)}. Give one row per network."
             )
         features = cls(spec, vectors[..., None])
         features.require_finite()
@@ -93,11 +93,9 @@ class WeightSpaceFeatures:
     def from_state_dicts(
         cls, state_dicts: Sequence[Mapping[str, Tensor]], spec: NetworkSpec | None = None
     ) -> WeightSpaceFeatures:
-        """One channel from `state_dict`s of one architecture; the spec is read off the first unless given."""
+        """One channel from `state_dict`s of one architecture; the spec is inferred from the first unless given."""
         if isinstance(state_dicts, Mapping):
-            raise UserError(
-                "Expected a list of state_dicts, but got a dict. Put one network's in a list: [state_dict]."
-            )
+            raise UserError("Expected a list of state_dicts, but got a dict. Put a single one in a list: [state_dict].")
         if not state_dicts:
             raise UserError("Expected at least one state_dict, but got none.")
         spec = NetworkSpec.from_state_dict(state_dicts[0]) if spec is None else spec
@@ -107,7 +105,7 @@ class WeightSpaceFeatures:
 
     @classmethod
     def from_modules(cls, modules: Sequence[nn.Module], spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
-        """One channel from modules of one architecture; the spec is read off the first unless given."""
+        """One channel from modules of one architecture; the spec is inferred from the first unless given."""
         if isinstance(modules, (nn.Module, Mapping)):
             raise UserError(
                 f"Expected a list of modules, but got a {type(modules).__name__}. Put one module in a list, [module], "
@@ -163,7 +161,7 @@ class WeightSpaceFeatures:
         return self.tensor[:, group.start : group.stop].unflatten(1, group.shape)
 
     def split(self) -> list[Float[Tensor, "B *_shape C"]]:
-        """Views of all groups in packed order, from one operation: its gradient joins theirs, copying nothing twice."""
+        """Views of all groups in packed order, from one operation, whose backward pass copies each gradient once."""
         parts = self.tensor.split([g.size for g in self.spec.groups], dim=1)
         return [part.unflatten(1, g.shape) for part, g in zip(parts, self.spec.groups, strict=True)]
 
@@ -175,43 +173,43 @@ class WeightSpaceFeatures:
 
     @property
     def biases(self) -> tuple[Float[Tensor, "B _O C"], ...]:
-        """Views of each layer's biases, for chains; of length 0 where a layer has none."""
+        """Views of each layer's biases, for chains; of length 0 for layers without bias."""
         self.spec.require_chain("features.biases")
         found = {g.layer: x for x, g in zip(self.split(), self.spec.groups, strict=True) if g.kind == "bias"}
         return tuple(found.get(i, self.tensor[:, :0]) for i in range(1, self.spec.num_layers + 1))
 
     def to_vectors(self) -> Float[Tensor, "B N"]:
-        """One flat vector for each network: the inverse of `from_vectors`."""
+        """One flat vector per network: the inverse of `from_vectors`."""
         self._require_one_channel("to_vectors")
         return self.tensor[..., 0]
 
     def to_state_dicts(self) -> list[dict[str, Tensor]]:
-        """One `state_dict` for each network: the inverse of `from_state_dicts`. The tensors are copies."""
+        """One `state_dict` per network: the inverse of `from_state_dicts`. The tensors are copies."""
         self._require_one_channel("to_state_dicts")
         return [unpack_state_dict(self.spec, vector) for vector in self.tensor[..., 0]]
 
     def to_modules(self, template: nn.Module) -> list[nn.Module]:
-        """One copy of the template for each network, holding its weights: the inverse of `from_modules`."""
+        """One copy of the template per network, with its weights: the inverse of `from_modules`."""
         spec = self.spec
         keys = template.state_dict().keys()
         if spec.is_chain and not {group.key for group in spec.groups} <= set(keys):
             spec = NetworkSpec.from_module(template)  # equal in shape, but with the template's own names
             self.require_spec(spec, "The template")
-        # What is not part of the weights, such as other buffers, stays that of the template.
+        # Other tensors, such as buffers that are not in the spec, keep the template's values.
         modules = [copy.deepcopy(template) for _ in range(len(self))]
         for module, vector in zip(modules, self.to_vectors(), strict=True):
             write_module(spec, vector, module)
         return modules
 
-    # Arithmetic and movement.
+    # Arithmetic, dtypes and devices.
 
     def with_tensor(self, tensor: Float[Tensor, "B N D"]) -> WeightSpaceFeatures:
-        """Other values, possibly of another number of channels, for the same networks."""
+        """Features of the same networks with other values, possibly with another number of channels."""
         return WeightSpaceFeatures(self.spec, tensor)
 
     @classmethod
     def unchecked(cls, spec: NetworkSpec, tensor: Float[Tensor, "B N C"]) -> WeightSpaceFeatures:
-        """As the constructor, without checking the shape: for use inside of `forward`."""
+        """Like the constructor, but without checking the shape: for use inside `forward`."""
         features = object.__new__(cls)
         object.__setattr__(features, "spec", spec)
         object.__setattr__(features, "tensor", tensor)
@@ -239,7 +237,7 @@ class WeightSpaceFeatures:
         return self.with_tensor(-self.tensor)
 
     def __getitem__(self, index: Any) -> WeightSpaceFeatures:
-        """Some of the networks; always a batch, also for a single integer."""
+        """Some of the networks; always a batch, even for a single integer."""
         return self.with_tensor(self.tensor[[index] if isinstance(index, int) else index])
 
     def to(self, *args: Any, **kwargs: Any) -> WeightSpaceFeatures:
@@ -260,11 +258,11 @@ class WeightSpaceFeatures:
         return f"WeightSpaceFeatures({batch} networks {self.spec}; {channels} channels, {self.tensor.dtype})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The display in a notebook."""
         return describe_networks(self)
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows where it shows no HTML."""
+        """The display in a notebook without HTML."""
         return draw_networks(self)
 
     # Checks.
@@ -276,12 +274,12 @@ class WeightSpaceFeatures:
         if self.spec != spec:
             raise UserError(
                 f"{who} expected networks {spec} but received {self.spec}. "
-                "A model reads networks of its own spec only: train one on networks like these, or build it with their "
+                "A model only takes networks of its own spec: train one on networks like these, or build it with their "
                 "spec, NFT(spec=dataset.spec, ...)."
             )
         raise UserError(
             f"{who} received networks {self.spec} that have {self.spec.find_conflict(spec)}. "
-            "Sine networks of another frequency or convention are converted exactly by nf.inr.convert."
+            "nf.inr.convert converts sine networks exactly to another frequency or convention."
         )
 
     def require_finite(self) -> None:
@@ -297,14 +295,14 @@ class WeightSpaceFeatures:
         )
 
     def require_finite_answers(self, answers: Float[Tensor, "B *_answer"]) -> None:
-        """Raises if what a model computed from these networks is NaN or infinite, naming the first such network."""
+        """Raises if a model's output for these networks is NaN or infinite, naming the first such network."""
         is_finite = answers.isfinite().flatten(1).all(1) if answers.ndim > 1 else answers.isfinite()
         if bool(is_finite.all()):
             return
         network = int((~is_finite).nonzero()[0])
         raise UserError(
-            f"The model's answer for network {network} is not finite: its entries, up to "
-            f"{self.tensor[network].abs().max().item():.3g} in size, are too large for it. Leave this network out."
+            f"The model's output for network {network} is not finite: its entries, up to "
+            f"{self.tensor[network].abs().max().item():.3g} in size, are too large. Leave this network out."
         )
 
     def _require_one_channel(self, what: str) -> None:
@@ -322,7 +320,7 @@ class WeightSpaceFeatures:
 
 
 def cat(batches: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
-    """Joins batches of networks of one spec into one batch, as `torch.cat`; see `WeightSpaceFeatures.concatenate`."""
+    """Joins batches of networks of one spec into one batch, like `torch.cat`; see `WeightSpaceFeatures.concatenate`."""
     return WeightSpaceFeatures.concatenate(batches)
 
 
@@ -331,7 +329,7 @@ def stack(parts: Sequence[WeightSpaceFeatures]) -> WeightSpaceFeatures:
     return WeightSpaceFeatures.stack(parts)
 
 
-# What a `DataLoader` makes of a list of features: one batch.
+# A `DataLoader` collates a list of features into one batch.
 torch.utils.data._utils.collate.default_collate_fn_map[WeightSpaceFeatures] = (  # pyright: ignore
     lambda batch, *, collate_fn_map=None: cat(batch)
 )
@@ -344,5 +342,5 @@ def pack(spec: NetworkSpec, weights: Sequence[Tensor], biases: Sequence[Tensor])
 
 
 def join_groups(spec: NetworkSpec, values: Sequence[Float[Tensor, "B *_shape C"]]) -> Float[Tensor, "B N C"]:
-    """Joins one tensor for each of `spec.groups` into the packed tensor; the inverse of `WeightSpaceFeatures.group`."""
+    """Joins one tensor per group of the spec into the packed tensor; the inverse of `WeightSpaceFeatures.group`."""
     return torch.cat([v.flatten(1, -2) if v.ndim > 2 else v for v in values], dim=1)

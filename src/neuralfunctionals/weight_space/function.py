@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
 from neuralfunctionals.weight_space.state import unpack_state_dict
@@ -30,25 +30,25 @@ _CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: 
 
 
 def apply_activation(activation: Activation, x: Tensor) -> Tensor:
-    """The values of an activation."""
+    """Applies an activation."""
     return torch.sin(activation.omega * x) if activation.omega is not None else _FUNCTIONS[activation.name](x)
 
 
 def functional_call(
     features: WeightSpaceFeatures, inputs: Tensor | tuple[Any, ...], *, module: nn.Module | None = None
 ) -> Any:
-    """Runs every network on inputs shared by all, or on its own; differentiable in weights and inputs.
+    """Runs every network on shared inputs, or on separate inputs for each; differentiable in weights and inputs.
 
-    Chains whose spec knows their function (`NetworkSpec.siren`, or `mlp` and `cnn` with an activation, and for
-    convolutions stride, padding and pooling) run by themselves. Any other network runs with its module at hand.
+    Chains whose spec records their function (`NetworkSpec.siren`, or `mlp` and `cnn` with an activation and, for
+    convolutions, stride, padding and pooling) run directly. Any other network needs `module`.
 
-    Sine networks of the convention `"dws"` include the 0.5 that it adds to their outputs.
+    Outputs of sine networks of the convention `"dws"` include the 0.5 that it adds.
 
     Args:
         features: The networks, one channel.
-        inputs: For an MLP points of shape `(P, D)`, or `(B, P, D)` to give each network its own; for a CNN images
+        inputs: For an MLP, points of shape `(P, D)`, or `(B, P, D)` for separate points; for a CNN, images
             `(P, channels, *size)` or `(B, P, channels, *size)`. With a module: its arguments, shared by all networks.
-        module: Runs with the weights of each network in turn. Defaults to the function that the spec knows.
+        module: Runs with the weights of each network in turn. Defaults to the function that the spec records.
 
     Returns:
         The outputs, with a first dimension over the networks.
@@ -89,7 +89,7 @@ def functional_call(
 
 
 def require_function(spec: NetworkSpec) -> None:
-    """Raises unless the spec says what its networks compute."""
+    """Raises unless the spec records the function of its networks."""
     spec.require_chain("functional_call without a module")
     missing = []
     for n, layer in enumerate(spec.layers, start=1):
@@ -99,14 +99,14 @@ def require_function(spec: NetworkSpec) -> None:
         missing.append("pooling before the dense layers")
     if missing:
         raise UserError(
-            f"The spec {spec} does not say what its networks compute: {', '.join(missing)}. Make it with "
-            "NetworkSpec.siren, mlp(widths, activation) or cnn(..., activation=, stride=, padding=, pooling=), or give "
+            f"The spec {spec} does not record what its networks compute: {', '.join(missing)}. Make it with "
+            "NetworkSpec.siren, mlp(widths, activation) or cnn(..., activation=, stride=, padding=, pooling=), or pass "
             "the module: functional_call(features, inputs, module=module)."
         )
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any) -> Tensor:
-    """One convolution for each network: their channels stand side by side, as groups."""
+    """One convolution per network, computed as the groups of one grouped convolution."""
     networks, images = x.shape[:2]
     convolve = _CONVOLUTIONS[weight.ndim - 3]
     joined = rearrange(x, "b p c ... -> p (b c) ...")
@@ -142,19 +142,19 @@ def _call_module(features: WeightSpaceFeatures, inputs: Any, module: nn.Module) 
 
 
 def evaluate_layers(features: WeightSpaceFeatures, points: Float[Tensor, "*B P D"]) -> list[Float[Tensor, "B P _n"]]:
-    """What every layer of sine networks adds up at each point: arguments of the sines, and the outputs last.
+    """The pre-activations of every layer of sine networks at each point, and the outputs last.
 
     Args:
-        features: Sine networks, one channel; a spec that does not know their frequency has 30.
-        points: Inputs in the networks' own order, for all networks or for each.
+        features: Sine networks, one channel; of frequency 30 if their spec does not record it.
+        points: Inputs in the networks' own order of coordinates, shared by all networks or separate for each.
 
     Returns:
-        Arguments of the sines include the frequency.
+        Arguments of the sines, including the frequency.
     """
-    omega = 30.0 if features.spec.omega is None else features.spec.omega
+    omega = DEFAULT_OMEGA if features.spec.omega is None else features.spec.omega
     dtype = features.tensor.dtype
     layers: list[Tensor] = []
-    # The products behind a sine of frequency 30 need all their digits, whatever the model around computes with.
+    # Arguments of sines of frequency 30 need full precision, also inside a model that uses autocast.
     with torch.autocast(features.tensor.device.type, enabled=False):
         features = features.to(torch.float32) if dtype in (torch.bfloat16, torch.float16) else features
         x = points.to(features.tensor.dtype).expand(len(features), -1, -1)

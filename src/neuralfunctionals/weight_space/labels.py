@@ -1,8 +1,8 @@
-"""What a dimension of a tensor runs over, as a tree: sets of neurons, their products and their sums.
+"""Labels of the dimensions of tensors, as trees: sets of neurons, their products and their sums.
 
-A dimension that was flattened is a product (channel x position), a concatenated one a sum. Two dimensions that an
-operation treats as one are unified, which splits sets where needed; a mismatch that cannot be resolved pins both, so
-that their positions never permute. That is always sound: at worst, too few neurons are found.
+A flattened dimension is a product (channel x position), and a concatenated one is a sum. Two dimensions that an
+operation treats as one are unified, which splits sets if necessary; a mismatch that cannot be resolved pins both, so
+that their positions never permute. This is always safe: at worst, too few neurons are found.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _ORDER = {"hidden": 0, "output": 1, "input": 2, "pinned": 3}
-"""Of two roles that are unified, the later one stays."""
+"""When two roles are unified, the later one is kept."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ def unit() -> Label:
 
 
 def find(label: Label) -> Label:
-    """What a label stands for now: flat products of sets and sums, flat sums of sets and products."""
+    """The current value of a label: flat products of sets and sums, flat sums of sets and products."""
     while label.bound is not None:
         label = label.bound
     if label.kind == "set":
@@ -110,7 +110,7 @@ def bind(label: Label, other: Label) -> None:
 
 
 def unify(a: Label, b: Label, where: str) -> None:
-    """Makes two labels of equal size the same."""
+    """Unifies two labels of equal size."""
     a, b = find(a), find(b)
     if a is b:
         return
@@ -169,7 +169,7 @@ def _cuts(label: Label) -> list[int]:
 
 
 def split_product(label: Label, outer_size: int) -> tuple[Label, Label] | None:
-    """Takes a label for a product of an outer one of that size and an inner one; None if it is not."""
+    """Splits a label into an outer factor of that size and an inner one; None if this is not possible."""
     label = find(label)
     if label.size % outer_size:
         return None
@@ -244,7 +244,7 @@ def regroup(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[L
 
 
 def _take_factors(factors: list[Label], size: int) -> list[Label] | None:
-    """Removes the first factors, whose product has that size, splitting the last if need be; None if there are none."""
+    """Removes the first factors, whose product has that size, splitting the last if needed; None if impossible."""
     taken: list[Label] = []
     while factors and math.prod(f.size for f in taken) < size:
         wanted, factor = size // math.prod(f.size for f in taken), find(factors.pop(0))
@@ -271,7 +271,7 @@ def _give_up(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[
 def alternatives(label: Label) -> list[tuple[int, list[tuple[Label, int]]]]:
     """A label as a sum of products of sets: the start of each product, and its factors with their strides.
 
-    Neighbours that never permute are joined.
+    Neighbouring sets that never permute are joined.
     """
     label = find(label)
     if label.kind == "set":

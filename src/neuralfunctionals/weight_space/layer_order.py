@@ -13,7 +13,7 @@ _GIVE_LAYERS = (
     "NetworkSpec.from_module."
 )
 _MAX_WORK = 500_000
-"""Layers looked at in the search for an order, at most: a second or two."""
+"""Limit on the search for an order, in visited layers: a second or two."""
 
 
 def find_order(specs: Mapping[str, LayerSpec]) -> list[LayerSpec]:
@@ -35,8 +35,8 @@ def find_order(specs: Mapping[str, LayerSpec]) -> list[LayerSpec]:
 def _chains(specs: Mapping[str, LayerSpec]) -> Iterator[list[LayerSpec]]:
     """All orders of the layers that fit the shapes and the numbers in the names.
 
-    Where several layers could come next, only those are tried after which a walk over all others is possible. So layers
-    without numbers lead into no dead end; numbers may, and then the search ends with a question.
+    If several layers could come next, only those are tried after which a walk over all others is possible. So layers
+    without numbers cannot lead to a dead end. Numbers can; then the search may raise and ask for the order.
     """
     queues = _numbered(specs)  # the next layer is the first of a queue
     heads = [0] * len(queues)
@@ -83,12 +83,12 @@ def _chains(specs: Mapping[str, LayerSpec]) -> Iterator[list[LayerSpec]]:
 
 
 def _numbered(specs: Mapping[str, LayerSpec]) -> list[list[LayerSpec]]:
-    """Layers whose names differ only in their numbers, in the order of these."""
+    """Layers whose names differ only in numbers, in the order of these numbers."""
     families: dict[tuple[str, int], list[tuple[list[int], LayerSpec]]] = {}
     seen: dict[tuple[str, tuple[int, ...]], int] = {}
     for name, layer in specs.items():
         pattern, numbers = re.sub(r"\d+", "#", name), [int(n) for n in re.findall(r"\d+", name)]
-        # Names of equal numbers, such as a1 and a01, have no order.
+        # Names with equal numbers, such as a1 and a01, have no order.
         copy = seen[pattern, tuple(numbers)] = seen.get((pattern, tuple(numbers)), -1) + 1
         families.setdefault((pattern, copy), []).append((numbers, layer))
     return [[layer for _, layer in sorted(family, key=lambda pair: pair[0])] for family in families.values()]
@@ -102,7 +102,7 @@ def _fits(last: LayerSpec | None, layer: LayerSpec) -> bool:
 
 
 def _can_follow(layer: LayerSpec, left: Sequence[LayerSpec]) -> bool:
-    """Whether shapes allow all layers that are left, of which this is one, in a row that begins with it."""
+    """Whether the shapes allow an order of all remaining layers that starts with this one."""
     left = [other for other in left if other is not layer]
     convolutions = [other for other in left if other.kernel]
     if any(len(other.kernel) != len(layer.kernel) for other in convolutions):
@@ -112,9 +112,9 @@ def _can_follow(layer: LayerSpec, left: Sequence[LayerSpec]) -> bool:
 
 
 def _walk_end(start: int, layers: Sequence[LayerSpec]) -> int | None:
-    """Where a walk from a width ends that uses every layer once, each leading from one width to another.
+    """The last width of a walk that starts at a width and uses every layer once, as an edge between widths.
 
-    There is such a walk if it can leave every width as often as it arrives there, but for start and end (Euler); if
+    Such a walk exists if it can leave every width as often as it arrives there, except for start and end (Euler); if
     not, this returns None.
     """
     surplus = {start: -1}

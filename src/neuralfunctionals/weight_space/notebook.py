@@ -22,7 +22,7 @@ _GAP = 4
 
 
 def draw_networks(features: WeightSpaceFeatures) -> bytes:
-    """A PNG of the first networks, a row each, and their tensors, a tile each: red is positive, blue negative.
+    """A PNG of the first networks, one per row, and their tensors, one per tile: red is positive, blue negative.
 
     Tiles of one tensor share a scale. Only the first channel is shown.
     """
@@ -41,7 +41,7 @@ def draw_networks(features: WeightSpaceFeatures) -> bytes:
 
 
 def describe_networks(features: WeightSpaceFeatures) -> str:
-    """HTML for a notebook: the text form, the picture, and what its columns are."""
+    """HTML for a notebook: the repr, the picture, and a legend of its columns."""
     rows = []
     for group in features.spec.groups[:_SHOWN_GROUPS]:
         values = features.tensor[:, group.start : group.stop].detach().float()
@@ -65,7 +65,7 @@ def _colours(values: Tensor) -> Tensor:
 
 
 def _png(pixels: Tensor) -> bytes:
-    """Rows of RGB bytes as a PNG file; written here, so that the weight space needs no image library."""
+    """Encodes RGB bytes as a PNG file, so that this package needs no image library."""
     height, width, _ = pixels.shape
     rows = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), pixels.reshape(height, -1)], dim=1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -18,14 +18,14 @@ from neuralfunctionals.weight_space.spec import NetworkSpec
 
 @dataclass(frozen=True, eq=False)
 class NeuronPermutation:
-    r"""One permutation $\sigma_i$ for each layer of neurons, `0` (input) to `L` (output).
+    r"""One permutation $\sigma_i$ per layer of neurons, `0` (input) to `L` (output).
 
     $$ [\sigma W]^{(i)}_{jk} = W^{(i)}_{\sigma_i^{-1}(j), \sigma_{i-1}^{-1}(k)}, \qquad
        [\sigma b]^{(i)}_j = b^{(i)}_{\sigma_i^{-1}(j)} $$
 
-    A permutation of the hidden neurons alone (`"HNP"`) leaves the function of the network unchanged.
+    A permutation of only the hidden neurons (`"HNP"`) leaves the function of the network unchanged.
     `sigma[i][j]` is $\sigma_i(j)$: neuron `j` moves to place `sigma[i][j]`. Networks other than chains have one
-    permutation for each of `spec.axes`. An axis that is nested in another has one for each neuron of that axis:
+    permutation per axis of `spec.axes`. An axis that is nested in another has one per neuron of that axis:
     `sigma[i][h, j]` is the place within `h` to which neuron `j` moves, before `h` itself moves.
 
     Reference: Zhou et al., 2023, https://arxiv.org/abs/2305.13546, eq. 1.
@@ -47,21 +47,21 @@ class NeuronPermutation:
         if [tuple(s.shape) for s in self.sigma] != expected:
             sizes = self.spec.widths if all(len(shape) == 1 for shape in expected) else expected
             raise UserError(
-                f"Expected one permutation for each layer of neurons, of sizes {sizes}, but got sizes "
+                f"Expected one permutation per layer of neurons, of sizes {sizes}, but got sizes "
                 f"{tuple(len(s) for s in self.sigma)}. Input and output count too; give torch.arange for the identity."
             )
         for i, s in enumerate(self.sigma):
             if not torch.equal(s.sort(-1).values, torch.arange(s.shape[-1]).expand_as(s)):
                 raise UserError(
                     f"Expected a permutation of 0 .. {s.shape[-1] - 1} for layer {i}, but got {s.tolist()}. "
-                    "Each place once."
+                    "Each position must occur once."
                 )
 
     @classmethod
     def random(
         cls, spec: NetworkSpec, symmetry: Symmetry = "HNP", generator: torch.Generator | None = None
     ) -> NeuronPermutation:
-        """A uniform draw: over all neurons for `"NP"`, over the hidden ones for `"HNP"`."""
+        """A uniformly random permutation: of all neurons for `"NP"`, of the hidden ones for `"HNP"`."""
         fixed = spec.fixed_axes(symmetry)
         return cls(
             spec,
@@ -84,7 +84,7 @@ class NeuronPermutation:
     def __matmul__(self, other: NeuronPermutation) -> NeuronPermutation:
         """The composition: `(p @ q)(x) == p(q(x))`."""
         if not isinstance(other, NeuronPermutation):
-            return NotImplemented  # a symmetry that knows how to take a permutation in
+            return NotImplemented  # a symmetry that implements the composition
         if other.spec.axes != self.spec.axes:
             raise UserError(f"Cannot compose permutations of networks {self.spec} and {other.spec}: widths differ.")
         sigma = []
@@ -98,16 +98,16 @@ class NeuronPermutation:
         return features.with_tensor(features.tensor[:, self.entry_order(features.spec).to(features.tensor.device)])
 
     def on_differences(self, features: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        """Permutations act on differences of networks as on networks."""
+        """Permutations act on differences of networks in the same way as on networks."""
         return self(features)
 
     def entry_order(self, spec: NetworkSpec) -> Tensor:
-        """For each place of the packed axis, the entry that comes to stand there."""
+        """For each position of the packed axis, the entry that moves there."""
         sources = [s.argsort(-1) for s in self.sigma]
         orders = []
         for group in spec.groups:
             entries = torch.arange(group.start, group.stop).view(group.shape)
-            # Nested axes first: their permutations belong to the neurons that stand there before these move.
+            # Nested axes first: their permutations refer to the positions of the outer neurons before these move.
             for place, axis in enumerate(group.axes):
                 parent = spec.axes[axis].within
                 if parent is not None:
@@ -120,7 +120,7 @@ class NeuronPermutation:
 
 
 def move_hidden(values: Tensor, permutation: NeuronPermutation | None) -> Tensor:
-    """The values of a chain's hidden neurons, last in `values`, after a permutation moved these."""
+    """The values of a chain's hidden neurons (the last dimension) after a permutation."""
     if permutation is None:
         return values
     parts = values.split(permutation.spec.widths[1:-1], dim=-1)
@@ -138,14 +138,14 @@ def scale_entries(
 
     Args:
         features: The networks.
-        entering: Multiplies the entries that enter a neuron; for all networks, or for each.
+        entering: Multiplies the entries that enter a neuron; shared by all networks, or one row per network.
         leaving: Divides the weights that leave it.
         permutation: Acts first; None for none.
     """
     if entering.ndim == 2 and len(entering) != len(features):
         raise UserError(
             f"This symmetry has elements for {len(entering)} networks, but there are {len(features)}. "
-            "Apply it to the batch it was made for."
+            "Apply it to the batch that it was made for."
         )
     features = features if permutation is None else permutation(features)
     ends = entering.new_ones(*entering.shape[:-1], 1)

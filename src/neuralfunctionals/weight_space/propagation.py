@@ -1,4 +1,4 @@
-"""Follows the axes of neurons through a traced module: `Propagation`, and `rule` for what an operation does to them.
+"""Follows the axes of neurons through a traced module: `Propagation`, and `rule` to register operations.
 
 The rules are in `operations`, one function for each kind of ATen operation. An operation without a rule pins all
 dimensions that it touches.
@@ -19,17 +19,17 @@ Labels = list[Any]
 """A `Label` or `Family` for each dimension."""
 
 Rules = dict[str, tuple[Callable[..., Any], bool]]
-"""What operations do to labels, by their ATen names, and whether it knows the parts of fused tensors."""
+"""Rules of operations by ATen name, and whether they support the parts of fused tensors."""
 RULES: Rules = {}
 
 
 def rule(names: str, *, families: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function as what some operations do to labels, by their ATen names.
+    """Registers a function as the rule of some operations, by their ATen names.
 
     Args:
-        names: The operations, one word each; `pointwise` stands for all that torch marks so and that have no rule of
-            their own.
-        families: Whether it knows the parts of fused tensors, which are taken as one label otherwise.
+        names: The operations, one word each; `pointwise` stands for all operations that torch tags as pointwise and
+            that have no other rule.
+        families: Whether it supports the parts of fused tensors, which are taken as one label otherwise.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def rule(names: str, *, families: bool = False) -> Callable[[Callable[..., Any]]
 
 
 class Propagation:
-    """Walks a traced graph and gives every tensor in it its labels."""
+    """Walks through a traced graph and assigns labels to every tensor."""
 
     def __init__(self, known: dict[fx.Node, Labels], rules: Rules) -> None:
         self.rules = rules
@@ -56,7 +56,7 @@ class Propagation:
         if node.target is operator.getitem:
             source: Any = node.args[0]
             return self.labels[source][node.args[1]]
-        if "val" not in node.meta:  # an assertion, which gives nothing
+        if "val" not in node.meta:  # an assertion, which has no result
             return None
         name = operation_name(node)
         found = self.rules.get(name)
@@ -87,11 +87,11 @@ class Propagation:
         return like(node.meta["val"], lambda n: fresh(n, "pinned", reason))
 
     def _constant(self, node: fx.Node) -> Any:
-        """Made from nothing but numbers: positions are alike only where its values are."""
+        """A tensor of constants: positions are only interchangeable if their values are equal."""
         try:
             with torch.no_grad():
                 value = node.target(*node.args, **node.kwargs)  # pyright: ignore[reportCallIssue]
-        except Exception:  # sizes that are symbols, devices that are not here: nothing is known then
+        except Exception:  # symbolic sizes or missing devices: nothing is known then
             return like(node.meta["val"], lambda n: fresh(n, "pinned", "a constant"))
         return constant_labels(value)
 
@@ -152,7 +152,7 @@ def like(value: Any, make: Callable[[int], Label]) -> Any:
 
 
 def shape_of(node: Any) -> list[int]:
-    """The shape of what a node computes."""
+    """The shape of a node's result."""
     return [int(n) for n in node.meta["val"].shape]
 
 

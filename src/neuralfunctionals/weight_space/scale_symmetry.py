@@ -25,8 +25,8 @@ class ScaleSymmetry:
 
     where $v$ are the outgoing weights. The function stays the same if $f$ is odd and $\lambda = \pm 1$ (tanh, sine), or
     positively homogeneous and $\lambda > 0$ (relu); neurons with other activations have the factor 1. An element may
-    hold a permutation too, which acts first. One element acts on all networks of a batch alike (`factors` of shape
-    `(H,)`) or has a part for each (`(B, H)`).
+    include a permutation, which acts first. An element acts on all networks of a batch alike (`factors` of shape
+    `(H,)`) or has separate factors for each (`(B, H)`).
 
     Args:
         spec: The networks, a chain.
@@ -44,7 +44,7 @@ class ScaleSymmetry:
         if self.factors.shape[-1:] != (hidden,) or self.factors.ndim > 2:
             raise UserError(
                 f"Expected factors of shape ({hidden},) or (batch, {hidden}) for the network {self.spec}, but got "
-                f"{tuple(self.factors.shape)}. Give one for each hidden neuron."
+                f"{tuple(self.factors.shape)}. Give one per hidden neuron."
             )
 
     def inverse(self) -> ScaleSymmetry:
@@ -83,10 +83,10 @@ class ScaleSymmetry:
 def canonicalize_scales(
     features: WeightSpaceFeatures, signs: Bool[Tensor, "H"], scales: Bool[Tensor, "H"]
 ) -> tuple[WeightSpaceFeatures, ScaleSymmetry]:
-    """The form without signs and scales; see `NetworkSymmetry.canonicalize`.
+    """Removes signs and scales; see `NetworkSymmetry.canonicalize`.
 
     Args:
-        features: The networks. The first channel holds them; others are carried along as differences.
+        features: The networks, in the first channel; other channels are transformed as differences.
         signs: Which hidden neurons have a sign.
         scales: Which have a scale.
     """

@@ -1,4 +1,4 @@
-"""Sign and phase of sine neurons: the symmetries of sine networks beyond permutations, and a form without them."""
+"""Signs and phases of sine neurons: symmetries of sine networks besides permutations, and their canonical form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden, scale_entries
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -19,21 +20,21 @@ from neuralfunctionals.weight_space.spec import NetworkSpec
 
 @dataclass(frozen=True, eq=False)
 class SineSymmetry:
-    r"""A sign $s$ and a number of half turns $k$ for each hidden neuron $\sin(\omega (w \cdot x + b))$.
+    r"""A sign $s$ and a number $k$ of half turns for each hidden neuron $\sin(\omega (w \cdot x + b))$.
 
     $$ (w, b, v) \mapsto (s w,\; s b + k \pi / \omega,\; s (-1)^k v), \qquad
        \sin(\omega s (w \cdot x + b) + k \pi) = s (-1)^k \sin(\omega (w \cdot x + b)), $$
 
     where $v$ are the outgoing weights: the function of the network stays the same. Signs and half turns do not
-    commute, $(s, k)(s', k') = (s s', k + s k')$. An element may hold a permutation too, which acts first: these are
-    the elements of the whole group, and `s @ p`, `p @ s` with a `NeuronPermutation` make them.
+    commute, $(s, k)(s', k') = (s s', k + s k')$. An element may include a permutation, which acts first: these are
+    the elements of the whole group, and `s @ p` and `p @ s` with a `NeuronPermutation` create them.
 
-    One element acts on all networks of a batch alike (`flips` of shape `(H,)`) or has a part for each (`(B, H)`).
-    The action shifts biases, so that it differs between a network and a *difference* of two networks: an edit, a
-    gradient. `g(features)` takes the first channel for a network and all others for differences;
-    `g.on_differences(features)` takes every channel for a difference. Hence `g(x + d) == g(x) + g.on_differences(d)`.
+    An element acts on all networks of a batch alike (`flips` of shape `(H,)`) or has separate parts (`(B, H)`).
+    The action shifts biases, so it is different for a network and for a *difference* of two networks, such as an edit
+    or a gradient. `g(features)` takes the first channel as a network and all others as differences;
+    `g.on_differences(features)` takes every channel as a difference. Hence `g(x + d) == g(x) + g.on_differences(d)`.
 
-    Both published conventions of sine networks have these symmetries: they differ at input and output alone.
+    Both published conventions of sine networks have these symmetries: they only differ at input and output.
 
     Args:
         spec: The networks: dense layers. A hidden layer without bias has signs but no half turns.
@@ -53,7 +54,7 @@ class SineSymmetry:
     spec: NetworkSpec
     flips: Bool[Tensor, "*B H"]
     turns: Int[Tensor, "*B H"]
-    omega: float = 30.0
+    omega: float = DEFAULT_OMEGA
     permutation: NeuronPermutation | None = None
 
     def __post_init__(self) -> None:
@@ -62,14 +63,14 @@ class SineSymmetry:
         if self.flips.shape != self.turns.shape or self.flips.shape[-1:] != (hidden,) or self.flips.ndim > 2:
             raise UserError(
                 f"Expected flips and turns of shape ({hidden},) or (batch, {hidden}) for the network {self.spec}, but "
-                f"got {tuple(self.flips.shape)} and {tuple(self.turns.shape)}. Give one of each for each hidden neuron."
+                f"got {tuple(self.flips.shape)} and {tuple(self.turns.shape)}. Give one of each per hidden neuron."
             )
         lacks_bias = not all(layer.has_bias for layer in self.spec.layers[:-1])
-        # What canonicalize makes inside a compiled model or under vmap is right, and its values cannot be looked at.
+        # Inside a compiled model or under vmap, values cannot be inspected; those of canonicalize are correct.
         if lacks_bias and not _is_hidden() and bool(self.turns[..., ~_has_bias(self.spec)].any()):
             raise UserError(
                 f"Expected no half turns where a layer has no bias to shift, but got some for the network {self.spec}. "
-                "Set them to zero: without a bias a neuron has a sign only."
+                "Set them to zero: a neuron without bias only has a sign."
             )
 
     @classmethod
@@ -82,14 +83,14 @@ class SineSymmetry:
         max_turns: int = 3,
         generator: torch.Generator | None = None,
     ) -> SineSymmetry:
-        """Fair signs, and half turns drawn uniformly from `-max_turns .. max_turns`.
+        """Random signs, and half turns drawn uniformly from `-max_turns .. max_turns`.
 
         Args:
             spec: The networks.
             omega: Frequency of the sines. Defaults to that of the spec, or 30.
-            batch: Draws an element of its own for each of so many networks. Defaults to one for all.
-            max_turns: Most half turns either way.
-            generator: Source of the draw.
+            batch: Draw separate signs and turns for this many networks. Defaults to the same for all.
+            max_turns: Largest number of half turns in either direction.
+            generator: Random number generator.
         """
         omega = _known_omega(spec, omega)
         require_sine(spec, omega)
@@ -105,7 +106,7 @@ class SineSymmetry:
 
     @property
     def signs(self) -> Int[Tensor, "*B H"]:
-        """-1 where a neuron changes sign, else 1."""
+        """-1 for neurons that change sign, else 1."""
         return 1 - 2 * self.flips.long()
 
     def inverse(self) -> SineSymmetry:
@@ -161,19 +162,19 @@ class SineSymmetry:
 def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[WeightSpaceFeatures, SineSymmetry]:
     r"""Moves every hidden bias, times omega, into $[0, \pi/2]$ by signs and half turns; the functions stay the same.
 
-    Copies of a network under `SineSymmetry` get the same canonical form, up to rounding and up to the permutation that
-    they differ by: it commutes with permutations. A second time it changes nothing and costs little. At the two ends of
-    the interval, within rounding, both signs would do: there the incoming weights get a sum that is not negative.
+    Copies of a network under `SineSymmetry` get the same canonical form, up to rounding and up to the permutation
+    between them: it commutes with permutations. Canonical networks are not changed, at little cost. At the two ends
+    of the interval, up to rounding, both signs are possible: the sum of the incoming weights is made nonnegative.
 
-    An edit `d` of the canonical form belongs to the network as `element.inverse().on_differences(d)`.
+    An edit `d` of the canonical form is the edit `element.inverse().on_differences(d)` of the network.
 
     Args:
-        features: Sine networks. The first channel holds them; others are carried along as differences.
+        features: Sine networks, in the first channel; other channels are transformed as differences.
         omega: Frequency of the sines.
 
     Returns:
-        The canonical form, and the element that was applied, with a part for each network. Features that are canonical
-        already are returned themselves.
+        The canonical form, and the element that was applied, with separate parts for each network. Features that are
+        already canonical are returned unchanged.
 
     Raises:
         ValueError: For networks in half precision, and for biases so large that their phases are lost to rounding.
@@ -192,11 +193,11 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
         for n, width in enumerate(spec.widths[1:-1], 1)
     ]
     quarters = torch.cat([networks[:, :0], *biases], -1) * (2 * omega / math.pi)
-    # Two roundings of a few dozen radians stay below this; see the docstring for what happens there.
+    # Larger than two rounding errors of a few dozen radians; within it, a bias counts as at an end of the interval.
     rounding = 64 * torch.finfo(quarters.dtype).eps
-    largest = 2.0**-10 / torch.finfo(quarters.dtype).eps  # up to here a shift by half turns moves phases by below 0.001
-    # Looking at values would cut the graph of a compiled model and fails under vmap: both leave neurons with larger
-    # biases as they are.
+    largest = 2.0**-10 / torch.finfo(quarters.dtype).eps  # up to here, a shift by half turns is exact to 0.001
+    # Inspecting values would break the graph of a compiled model, and fails under vmap: both leave neurons with larger
+    # biases unchanged.
     if _is_hidden():
         quarters = torch.where(quarters.abs() <= largest, quarters, 0.5)
     elif quarters.numel():
@@ -219,12 +220,12 @@ def canonicalize_sines(features: WeightSpaceFeatures, omega: float) -> tuple[Wei
 
 
 def _is_hidden() -> bool:
-    """Whether code must not depend on values: while it is compiled, and inside of transforms such as `vmap`."""
+    """Whether values cannot be inspected: during compilation, and inside transforms such as `vmap`."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # pyright: ignore
 
 
 def _half_turns(quarters: Float[Tensor, "B H"], flips: Bool[Tensor, "B H"]) -> Int[Tensor, "B H"]:
-    """Those that move the biases, after their flips, into [0, pi/2], where rounding at its ends adds none."""
+    """The half turns that move biases, after their flips, into [0, pi/2]; rounding at the ends adds none."""
     return (0.25 - 0.5 * torch.where(flips, -quarters, quarters)).round().long()
 
 
@@ -234,7 +235,7 @@ def _settle_ends(
     flips: Bool[Tensor, "B H"],
     at_end: Bool[Tensor, "B H"],
 ) -> Bool[Tensor, "B H"]:
-    """The flips, where a bias at an end leaves the choice to its incoming weights: their sum will not be negative."""
+    """The flips; for a bias at an end of the interval, they make the sum of the incoming weights nonnegative."""
     widths = networks.spec.widths[1:-1]
     settled, parity = [flips[:, :0]], None
     by_layer = (x.split(widths, dim=-1) for x in (quarters, flips, at_end))
@@ -247,11 +248,11 @@ def _settle_ends(
 
 
 def _known_omega(spec: NetworkSpec, omega: float | None) -> float:
-    return omega if omega is not None else 30.0 if spec.omega is None else spec.omega
+    return omega if omega is not None else DEFAULT_OMEGA if spec.omega is None else spec.omega
 
 
 def require_sine(spec: NetworkSpec, omega: float) -> None:
-    """Raises unless the networks can be sine networks of that frequency."""
+    """Raises unless the networks can be sine networks of this frequency."""
     if spec.has_kernels or not spec.is_chain:
         raise UserError(
             f"Expected sine networks, which are made of dense layers, but got {spec}. Signs and phases are symmetries "

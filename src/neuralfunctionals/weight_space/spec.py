@@ -1,4 +1,4 @@
-"""What is known of an input network: `NetworkSpec`, its axes of neurons and its groups of entries. No tensors here."""
+"""Description of an input network: `NetworkSpec`, its axes of neurons and its groups of entries. No tensors here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec, Symmetry
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation, Axis, Group, LayerSpec, Symmetry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,11 +25,11 @@ CONVENTIONS = ("paper", "dws")
 class NetworkSpec:
     """The axes of neurons of an input network and its groups of entries, holding no tensors.
 
-    Two kinds exist. A *chain* is a sequence of dense layers and convolutions, described by `layers`; `mlp`, `siren` and
-    `cnn` make chains. Any other network has axes and groups only; `from_module` and `from_axes` make these.
+    There are two kinds. A *chain* is a sequence of dense layers and convolutions, described by `layers`; `mlp`, `siren`
+    and `cnn` create chains. Any other network only has axes and groups; `from_module` and `from_axes` create these.
 
-    Two specs are equal if their axes and groups are, whatever their names. What is known of the function (activations,
-    SIREN convention, stride, ...) does not count there: `matches` compares it too, and what is unknown matches all.
+    Two specs are equal if their axes and groups are, regardless of names and of what is known about the function
+    (activations, SIREN convention, stride, ...). `matches` also compares the function; unknown parts match anything.
 
     Example:
         >>> spec = NetworkSpec.mlp([2, 32, 32, 1])
@@ -44,13 +44,13 @@ class NetworkSpec:
     groups: tuple[Group, ...] = ()
     """In packed order; a missing bias has no group."""
     convention: str | None = field(default=None, compare=False)
-    """The SIREN convention, `"paper"` or `"dws"`; None if unknown or no sine network."""
+    """The SIREN convention, `"paper"` or `"dws"`; None if unknown, or if it is not a sine network."""
     pooling: str | None = field(default=None, compare=False)
     """How a chain with convolutions pools over all positions before its dense layers: `"mean"` or `"max"`."""
     aliases: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    """Further keys of tied tensors in a `state_dict`, each with the key of its group."""
+    """Additional keys of tied tensors in a `state_dict`, each with the key of its group."""
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What `from_module` could not take for neurons, and why."""
+    """Dimensions that `from_module` could not recognise as neurons, and why."""
 
     def __post_init__(self) -> None:
         if self.layers or not self.axes:
@@ -62,10 +62,10 @@ class NetworkSpec:
             _require_groups_fit(self.axes, self.groups)
         if self.convention is not None and self.convention not in CONVENTIONS:
             raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {self.convention!r}.")
-        # Plain attributes: torch.compile cannot enter the lock of a cached property.
+        # Plain attributes: torch.compile does not support the lock of a cached property.
         object.__setattr__(self, "_widths", tuple(axis.size for axis in self.axes))
 
-    # Making specs.
+    # Constructors.
 
     @classmethod
     def mlp(
@@ -75,7 +75,7 @@ class NetworkSpec:
 
         Args:
             widths: Neurons from input to output.
-            activation: Of the hidden neurons, such as `"relu"` or `"tanh"`; None (the default) leaves it open.
+            activation: Activation of the hidden neurons, such as `"relu"` or `"tanh"`. Defaults to None, unknown.
             bias: Whether the layers have biases.
         """
         if len(widths) < 2:
@@ -83,7 +83,7 @@ class NetworkSpec:
         return cls(_chain_layers(widths, [()] * (len(widths) - 1), bias, activation))
 
     @classmethod
-    def siren(cls, widths: Sequence[int], omega: float = 30.0, convention: str = "paper") -> NetworkSpec:
+    def siren(cls, widths: Sequence[int], omega: float = DEFAULT_OMEGA, convention: str = "paper") -> NetworkSpec:
         """A sine network, $\\sin(\\omega (W x + b))$ with a linear last layer.
 
         Args:
@@ -110,13 +110,13 @@ class NetworkSpec:
 
         Args:
             channels: Image channels, then the channels after each convolution.
-            kernel: Kernel size along each dimension, such as `(3, 3)`; or one such tuple for each convolution.
+            kernel: Kernel size along each dimension, such as `(3, 3)`; or one such tuple per convolution.
             dense: Widths of the dense layers after the pooling.
             bias: Whether the layers have biases.
-            activation: Of the hidden neurons; None (the default) leaves it open.
-            stride: Of all convolutions; None leaves it open.
-            padding: Of all convolutions; None leaves it open.
-            pooling: How all positions are pooled before the dense layers: `"mean"` or `"max"`; None leaves it open.
+            activation: Activation of the hidden neurons. Defaults to None, unknown.
+            stride: Stride of all convolutions. Defaults to None, unknown.
+            padding: Padding of all convolutions. Defaults to None, unknown.
+            pooling: Pooling over all positions before the dense layers: `"mean"` or `"max"`. Defaults to None, unknown.
 
         Example:
             >>> print(NetworkSpec.cnn([1, 16, 16, 16], (3, 3), dense=[10]))
@@ -128,7 +128,7 @@ class NetworkSpec:
         if num_convolutions < 1 or len(kernels) != num_convolutions:
             raise UserError(
                 f"{max(num_convolutions, 0)} convolutions follow from channels {list(channels)}, but there are "
-                f"{len(kernels)} kernels. Give one kernel for all, such as (3, 3), or one for each convolution."
+                f"{len(kernels)} kernels. Give one kernel for all, such as (3, 3), or one per convolution."
             )
         if pooling not in (None, "mean", "max"):
             raise UserError(f"Expected pooling 'mean' or 'max', or None if unknown, but got {pooling!r}.")
@@ -144,14 +144,14 @@ class NetworkSpec:
         *,
         verify: bool = True,
     ) -> NetworkSpec:
-        """Finds the axes of neurons of an ordinary module by following its `forward`.
+        """Finds the axes of neurons of any module by following its `forward`.
 
         A plain chain of dense layers and convolutions needs no inputs. Any other module is traced with
         `torch.export` on the example inputs, and the axes found are confirmed by running it.
 
         Args:
             module: The network.
-            example_inputs: What `module` is called with: a tensor, a tuple, or a dict of keyword arguments.
+            example_inputs: Inputs of `module`: a tensor, a tuple, or a dict of keyword arguments.
             verify: Whether to run the module with permuted weights to confirm every axis. Needs example inputs.
 
         Raises:
@@ -173,9 +173,9 @@ class NetworkSpec:
         """A spec from the names of the axes that each tensor's dimensions run over.
 
         Args:
-            tensors: For each key of the `state_dict` the axis of each dimension; None for positions that stay in place.
-            sizes: The size of every axis, or a `state_dict` or module to read them from. Where a tensor has dimensions
-                without axis, it must be one of the latter two.
+            tensors: The axis of each dimension, by key of the `state_dict`; None for positions that do not permute.
+            sizes: The size of every axis, or a `state_dict` or module to read them from. It must be one of the latter
+                two if a tensor has dimensions without an axis.
             inputs: Axes that belong to the network's inputs.
             outputs: Axes that belong to its outputs.
 
@@ -191,13 +191,13 @@ class NetworkSpec:
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None) -> NetworkSpec:
-        """Reads the layers off a `state_dict`; see `convert.spec_from_state_dict`."""
+        """Infers the layers from a `state_dict`; see `convert.spec_from_state_dict`."""
         from neuralfunctionals.weight_space.convert import spec_from_state_dict
 
         return spec_from_state_dict(state_dict, layers)
 
     def without_kernels(self) -> NetworkSpec:
-        """The same neurons joined by single weights: what remains after `layers.Project`."""
+        """The same neurons with single weights instead of kernels: the spec of the output of `layers.Project`."""
         if self.is_chain:
             return NetworkSpec(
                 tuple(LayerSpec(x.out_neurons, x.in_neurons, (), x.has_bias, x.name) for x in self.layers)
@@ -218,7 +218,7 @@ class NetworkSpec:
 
     @property
     def num_layers(self) -> int:
-        """Layers of a chain."""
+        """Number of layers of a chain."""
         return len(self.layers)
 
     @property
@@ -227,23 +227,23 @@ class NetworkSpec:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Neurons of each axis; in a chain those of layers `0 .. L`: input, hidden, output."""
+        """Neurons of each axis; in a chain, those of layers `0 .. L`: input, hidden, output."""
         return self.__dict__["_widths"]
 
     @property
     def num_entries(self) -> int:
-        """How many weights and biases the network has: the length of the packed axis."""
+        """Number of weights and biases of the network: the length of the packed axis."""
         return self.groups[-1].stop
 
     def fixed_axes(self, symmetry: Symmetry) -> frozenset[int]:
-        """Axes that the symmetry leaves in place: none for NP, those of input and output for HNP."""
+        """Axes that do not permute: none for NP, those of input and output for HNP."""
         if symmetry not in ("NP", "HNP"):
             raise UserError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
         return frozenset() if symmetry == "NP" else frozenset(n for n, a in enumerate(self.axes) if a.role != "hidden")
 
     @property
     def symmetry(self) -> NetworkSymmetry:
-        """The transformations of weights that keep the function; see `NetworkSymmetry`."""
+        """The transformations of weights that preserve the function; see `NetworkSymmetry`."""
         from neuralfunctionals.weight_space.symmetry import NetworkSymmetry
 
         return NetworkSymmetry(self)
@@ -260,17 +260,17 @@ class NetworkSpec:
 
     @property
     def activation(self) -> Activation | None:
-        """The activation of all hidden neurons, if it is known and one for all."""
+        """The activation of the hidden neurons, if it is known and the same for all."""
         found = {axis.activation for axis in self.axes if axis.role == "hidden"}
         return found.pop() if len(found) == 1 else None
 
     @property
     def omega(self) -> float | None:
-        """The frequency of a sine network; None for others and where it is not known."""
+        """The frequency of a sine network; None for other networks, or if it is unknown."""
         return self.activation.omega if self.activation is not None else None
 
     def with_activation(self, activation: Activation | str | None, *, convention: str | None = None) -> NetworkSpec:
-        """The same chain with other hidden activations, and for sine networks another convention."""
+        """The same chain with another hidden activation and, for sine networks, another convention."""
         self.require_chain("with_activation")
         activation = Activation.of(activation)
         last = None if activation is None else Activation("identity")
@@ -282,11 +282,11 @@ class NetworkSpec:
         )
 
     def matches(self, other: NetworkSpec) -> bool:
-        """Whether both are equal and agree in the function as far as both know it."""
+        """Whether both are equal and their functions agree as far as both record them."""
         return self is other or (self == other and self.find_conflict(other) is None)
 
     def find_conflict(self, other: NetworkSpec) -> str | None:
-        """What the functions of two equal specs disagree in, in words; None if they agree."""
+        """A description of how the functions of two equal specs differ; None if they agree."""
         for n, (a, b) in enumerate(zip(self.axes, other.axes, strict=True)):
             if None not in (a.activation, b.activation) and a.activation != b.activation:
                 return f"neurons of layer {n} with activation {a.activation}, not {b.activation}"
@@ -390,8 +390,8 @@ def _require_chain_fits(layers: Sequence[LayerSpec]) -> None:
         if before.out_neurons != after.in_neurons:
             raise UserError(
                 f"Layer {i + 1} has {before.out_neurons} outgoing neurons, but layer {i + 2} expects "
-                f"{after.in_neurons} incoming ones. Neighbouring layers must fit; a convolution that is flattened over "
-                "its positions does not, in a chain: pool over all positions before the dense layers."
+                f"{after.in_neurons} incoming ones. Neighbouring layers must fit. Chains do not support flattening the "
+                "positions of a convolution: pool over all positions before the dense layers."
             )
 
 
@@ -417,7 +417,7 @@ def _chain_groups(layers: Sequence[LayerSpec]) -> tuple[Group, ...]:
 
 
 def _require_groups_fit(axes: Sequence[Axis], groups: Sequence[Group]) -> None:
-    """Groups must follow each other, have the sizes of their axes, and hold the parents of nested axes."""
+    """Groups must be contiguous, have the sizes of their axes, and have the parents of nested axes."""
     start = 0
     for group in groups:
         if group.start != start or any(not 0 <= a < len(axes) for a in group.axes):
@@ -427,7 +427,7 @@ def _require_groups_fit(axes: Sequence[Axis], groups: Sequence[Group]) -> None:
             raise UserError(f"Expected '{group.key}' to have dimensions {sizes} for its axes, but got {group.shape}.")
         parents = {axes[a].within for a in group.axes} - {None}
         if not parents <= set(group.axes):
-            raise UserError(f"Expected '{group.key}' to hold the axes that its axes are nested in, but got {group}.")
+            raise UserError(f"Expected '{group.key}' to have the axes that its axes are nested in, but got {group}.")
         start = group.stop
     if not groups:
         raise UserError("A network needs at least one group of entries, but got none.")

@@ -35,7 +35,7 @@ def _read(group: Group, state_dict: Mapping[str, Tensor], spec: NetworkSpec) -> 
 
 
 def require_plain(name: str, tensor: Tensor, start: str = "Expected") -> None:
-    """Raises unless a tensor is an ordinary array that holds its values."""
+    """Raises unless a tensor is an ordinary dense tensor with values."""
     if not isinstance(tensor, Tensor) or nn.parameter.is_lazy(tensor):
         kind = f"a {type(tensor).__name__}"
     elif tensor.is_nested or tensor.layout != torch.strided:
@@ -56,7 +56,7 @@ def tensor_shape(group: Group) -> tuple[int, ...]:
 
 
 def unpack_state_dict(spec: NetworkSpec, vector: Float[Tensor, "N"]) -> dict[str, Tensor]:
-    """The inverse of `pack_state_dict`; every tensor is a copy of its own."""
+    """The inverse of `pack_state_dict`; the tensors are copies."""
     result: dict[str, Tensor] = {}
     for group in spec.groups:
         values = vector[group.start : group.stop].view(group.shape)
@@ -98,5 +98,5 @@ def write_module(spec: NetworkSpec, vector: Float[Tensor, "N"], module: nn.Modul
 
 
 def replace_aliases(spec: NetworkSpec) -> NetworkSpec:
-    """The spec without the further keys of tied tensors."""
+    """The spec without the additional keys of tied tensors."""
     return spec if not spec.aliases else NetworkSpec(axes=spec.axes, groups=spec.groups)

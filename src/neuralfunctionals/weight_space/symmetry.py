@@ -1,4 +1,4 @@
-"""The symmetries of a network as one object, `NetworkSymmetry`: what permutations and its activations allow."""
+"""All symmetries of a network, permutations and those of its activations, as one object: `NetworkSymmetry`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Activation
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
 from neuralfunctionals.weight_space.sine_symmetry import SineSymmetry, canonicalize_sines, require_sine
@@ -40,7 +40,7 @@ class SymmetryElement(Protocol):
 
 @dataclass(frozen=True)
 class NetworkSymmetry:
-    r"""All known symmetries of the networks of a spec: transformations of the weights that keep the function.
+    r"""All known symmetries of the networks of a spec: transformations of the weights that preserve the function.
 
     Hidden neurons always permute. In a chain, the activation of a hidden layer may allow more:
 
@@ -48,7 +48,7 @@ class NetworkSymmetry:
     - sine: also a *phase*, $k$ half turns, see `SineSymmetry`;
     - positively homogeneous ones (relu, leaky relu): a *scale* $\lambda > 0$, $f(\lambda z) / \lambda = f(z)$.
 
-    Activations that are not known allow permutations only.
+    Unknown activations only allow permutations.
 
     Example:
         >>> from neuralfunctionals.weight_space.features import WeightSpaceFeatures
@@ -79,8 +79,8 @@ class NetworkSymmetry:
         """A random element: a permutation of the hidden neurons, composed with signs, phases and scales.
 
         Args:
-            batch: Draws signs, phases and scales for each of so many networks; the permutation is one for all.
-            generator: Source of the draw.
+            batch: Draw separate signs, phases and scales for this many networks; the permutation is the same for all.
+            generator: Random number generator.
         """
         permutation = NeuronPermutation.random(self.spec, "HNP", generator=generator)
         if self._is_sine:
@@ -96,14 +96,14 @@ class NetworkSymmetry:
         return NeuronPermutation.identity(self.spec)
 
     def canonicalize(self, features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, SymmetryElement]:
-        """A form that is the same for all networks that signs, phases and scales lead to, up to permutation.
+        """A canonical form: networks that only differ by signs, phases and scales have the same one, up to permutation.
 
         - sine: biases times omega lie in $[0, \\pi/2]$, see `canonicalize`;
         - other odd activations: biases are not negative; without bias, the sum of the incoming weights is not;
         - homogeneous activations: incoming weights and bias of a neuron have norm 1.
 
         Returns:
-            The canonical form, and the element that was applied. Permutations keep no canonical order.
+            The canonical form, and the element that was applied. Neurons are not sorted.
         """
         features.require_spec(self.spec, "This symmetry")
         if self._is_sine:
@@ -124,7 +124,7 @@ def _allowed(spec: NetworkSpec) -> tuple[Tensor, Tensor]:
     for layer, after in zip(spec.layers[:-1], spec.layers[1:], strict=True):
         activation = layer.activation
         is_odd = activation is not None and activation.is_odd
-        # Taking the largest position does not commute with a change of sign.
+        # Max pooling does not commute with a change of sign.
         pools = bool(layer.kernel) and not after.kernel
         is_odd = is_odd and (not pools or spec.pooling == "mean")
         is_homogeneous = activation is not None and activation.is_homogeneous
@@ -148,21 +148,21 @@ def _knows_activations(spec: NetworkSpec) -> bool:
 
 
 def default_symmetry(spec: NetworkSpec, omega: float | None = None) -> NetworkSymmetry:
-    """`spec.symmetry`; that of sine networks, if a chain does not know its activations.
+    """`spec.symmetry`; for a chain of unknown activations, the symmetry of sine networks.
 
     Args:
         spec: The networks.
-        omega: Frequency of sine networks whose spec does not know it. Defaults to 30.
+        omega: Frequency of sine networks whose spec does not record it. Defaults to 30.
     """
     is_known = _knows_activations(spec)
     if is_known and omega not in (None, spec.omega):
         raise UserError(
             f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
-            "Leave omega out: the spec knows the activation."
+            "Leave omega out: the spec records the activation."
         )
     if is_known:
         return spec.symmetry
-    omega = 30.0 if omega is None else omega
+    omega = DEFAULT_OMEGA if omega is None else omega
     require_sine(spec, omega)
     return spec.with_activation(Activation("sine", omega)).symmetry
 
@@ -170,20 +170,20 @@ def default_symmetry(spec: NetworkSpec, omega: float | None = None) -> NetworkSy
 def canonicalize(
     features: WeightSpaceFeatures, symmetry: NetworkSymmetry | None = None, *, omega: float | None = None
 ) -> tuple[WeightSpaceFeatures, SymmetryElement]:
-    r"""A canonical form of networks, without the signs, phases and scales that keep their function.
+    r"""A canonical form of networks, without the signs, phases and scales that preserve their function.
 
-    Which of these exist follows from the activations that `features.spec` knows: see `NetworkSymmetry.canonicalize`.
-    Networks whose activation is not known are taken for sine networks.
+    Which of these exist depends on the activations that `features.spec` records: see `NetworkSymmetry.canonicalize`.
+    Networks of unknown activation are assumed to be sine networks.
 
-    An edit `d` of the canonical form belongs to the network as `element.inverse().on_differences(d)`.
+    An edit `d` of the canonical form is the edit `element.inverse().on_differences(d)` of the network.
 
     Args:
-        features: The networks. The first channel holds them; others are carried along as differences.
+        features: The networks, in the first channel; other channels are transformed as differences.
         symmetry: The symmetry to remove. Defaults to `features.spec.symmetry`.
-        omega: Frequency of sine networks whose spec does not know it. Defaults to 30.
+        omega: Frequency of sine networks whose spec does not record it. Defaults to 30.
 
     Returns:
-        The canonical form, and the element that was applied, with a part for each network.
+        The canonical form, and the element that was applied, with separate parts for each network.
 
     Example:
         >>> from neuralfunctionals.weight_space.features import WeightSpaceFeatures
@@ -195,5 +195,5 @@ def canonicalize(
         True
     """
     if symmetry is None and not _knows_activations(features.spec):
-        return canonicalize_sines(features, 30.0 if omega is None else omega)
+        return canonicalize_sines(features, DEFAULT_OMEGA if omega is None else omega)
     return (symmetry or default_symmetry(features.spec, omega)).canonicalize(features)

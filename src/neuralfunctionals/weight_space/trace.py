@@ -1,4 +1,4 @@
-"""The axes of neurons of any module: exported, labelled, written down as a spec and checked by running it."""
+"""Finds the axes of neurons of any module: exports it, labels its dimensions and writes the spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUNNING = {"running_mean": "running mean", "running_var": "running variance"}
 
 
 def trace_spec(module: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> NetworkSpec:
-    """The spec of a module from a trace of its `forward`; not verified yet."""
+    """The spec of a module from a trace of its `forward`; not yet verified."""
     name = type(module).__name__
     args, kwargs = split_inputs(example_inputs)
     module = prepare(module)
@@ -59,7 +59,7 @@ def _to_double(value: Any) -> Any:
 
 
 def prepare(module: nn.Module) -> nn.Module:
-    """A copy in evaluation mode and float64: in training mode, batch norm looks at the batch."""
+    """A copy in evaluation mode and float64: in training mode, batch norm depends on the batch."""
     name = type(module).__name__
     lazy = [key for key, p in module.named_parameters() if nn.parameter.is_lazy(p)]
     if lazy:
@@ -93,7 +93,7 @@ def state_tensors(module: nn.Module) -> list[StateTensor]:
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
-    """The graph in core operations, attention kept whole."""
+    """The graph in core operations, with attention as one operation."""
     entered: list[str] = []
     hooks = [
         part.register_forward_pre_hook(lambda _, __, path=path: entered.append(path))
@@ -114,7 +114,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
         raise UserError(
             f"Could not trace {name}{part}: {type(error).__name__}: {reason[0]} "
             "Check that module(*example_inputs) runs in float64 on the CPU, and that forward does not branch on the "
-            "values of tensors; else name the axes yourself with NetworkSpec.from_axes."
+            "values of tensors; or name the axes yourself with NetworkSpec.from_axes."
         ) from error
     finally:
         for hook in hooks:
@@ -123,7 +123,7 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A failed export writes pages to standard error, which say nothing to the user."""
+    """Suppresses the pages that a failed export writes to standard error, which do not help the user."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -135,7 +135,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _refuse_hidden_weights(module: nn.Module, exported: Any, name: str) -> None:
-    """Tensors of numbers that forward uses but no `state_dict` holds."""
+    """Raises if forward uses a tensor that is not in the `state_dict`."""
     constants = {id(t) for t in exported.constants.values() if isinstance(t, Tensor)}
     buffers = {id(t) for t in module.buffers()}
     for path, part in module.named_modules():
@@ -146,8 +146,8 @@ def _refuse_hidden_weights(module: nn.Module, exported: Any, name: str) -> None:
                 is_weight = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 1
                 if is_weight and id(tensor) in constants and id(tensor) not in buffers:
                     raise UserError(
-                        f"{name} computes with the tensor '{path + '.' if path else ''}{attribute}', which is no "
-                        "parameter or buffer, so that a state_dict does not hold it. Register it with nn.Parameter, "
+                        f"{name} computes with the tensor '{path + '.' if path else ''}{attribute}', which is not a "
+                        "parameter or buffer, so the state_dict does not contain it. Register it with nn.Parameter, "
                         "register_buffer or nn.ModuleList."
                     )
 
@@ -194,7 +194,7 @@ def _write_spec(
     start = 0
     for n, state in enumerate(tensors, start=1):
         key, shape = state.keys[0], tuple(state.tensor.shape)
-        # Strided blocks of the tensor, each dimension of which is one set.
+        # Strided blocks of the tensor; each of their dimensions is one set.
         for offset, factors in alternatives(product(labels[key])):
             neurons, inner = [], []
             for label, stride in factors:
@@ -239,11 +239,11 @@ def _axis_name(key: str, axes: Sequence[Axis]) -> str:
 
 
 def _nest(axes: list[Axis], atoms: list[Label], propagation: Propagation) -> list[Axis]:
-    """Finds axes that stand only where another one does: their neurons permute separately for each of its neurons."""
+    """Finds axes that only occur together with another axis: they permute separately for each of its neurons."""
     number = {id(atom): n for n, atom in enumerate(atoms)}
     companions: dict[int, set[int]] = {}
     for labels in _all_tensors(propagation.labels.values()):
-        # A sum has several terms, in each of which the axes stand with others.
+        # A sum has several terms, in each of which the axes occur with others.
         terms: list[set[int]] = [set()]
         for label in labels:
             members = label.members if hasattr(label, "members") else [label]

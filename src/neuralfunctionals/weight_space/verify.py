@@ -21,17 +21,17 @@ from neuralfunctionals.weight_space.trace import prepare, split_inputs
 
 _TOLERANCE = 1e-9
 _SMALLEST_CHANGE = 1e-7
-"""What a wrong permutation must change at least; far above rounding in float64."""
+"""A wrong permutation must change the output by at least this, which is far above rounding in float64."""
 
 
 def verify_spec(
     spec: NetworkSpec, module: nn.Module, example_inputs: Tensor | Sequence[Any] | Mapping[str, Any]
 ) -> NetworkSpec:
-    r"""The spec with those hidden axes whose permutation provably leaves the module's output unchanged.
+    r"""The spec with only those hidden axes whose permutation leaves the module's output unchanged.
 
-    In float64 and evaluation mode, with the module's own weights and with random ones, since scales that start at one
-    and shifts that start at zero hide wrong axes. An axis that fails is dropped and noted in `spec.notes`, and so is
-    one that cannot be seen: some tensor must change the output if it is permuted alone.
+    Checked in float64 and evaluation mode, with the module's own weights and with random ones, since scales that start
+    at one and shifts that start at zero hide wrong axes. An axis that fails is dropped and noted in `spec.notes`. So is
+    one that has no effect: permuting at least one of its tensors alone must change the output.
     """
     runs = Runs(module, example_inputs)
     notes = list(spec.notes)
@@ -45,7 +45,7 @@ def verify_spec(
         spec = drop_axes(spec, set(failed))
         if not any(axis.role == "hidden" for axis in spec.axes):
             raise UserError(
-                f"Found no hidden neurons of {runs.name} whose permutation keeps its output: {'; '.join(notes[-3:])}. "
+                f"Found no hidden neurons of {runs.name} that permute without changing it: {'; '.join(notes[-3:])}. "
                 "Check that forward is deterministic and uses its weights."
             )
 
@@ -65,7 +65,7 @@ def _find_changing(spec: NetworkSpec, runs: Runs) -> list[int]:
 
 
 def _find_unseen(spec: NetworkSpec, runs: Runs) -> list[int]:
-    """Hidden axes that no tensor shows: dead neurons, or entries that nothing uses."""
+    """Hidden axes without effect in any tensor: dead neurons, or entries that are not used."""
     unseen = set(_hidden(spec))
     for weights, output in runs.draws(spec):
         for n in sorted(unseen):
@@ -78,7 +78,7 @@ def _find_unseen(spec: NetworkSpec, runs: Runs) -> list[int]:
 
 
 def _permute(spec: NetworkSpec, axes: Sequence[int], groups: Sequence[Group] | None = None) -> Tensor:
-    """Moves every neuron of these axes; in these groups alone if some are given."""
+    """Permutes these axes, moving every neuron; only in these groups, if some are given."""
     generator = torch.Generator().manual_seed(0)
     sigma = []
     for n, identity in enumerate(NeuronPermutation.identity(spec).sigma):
@@ -101,7 +101,7 @@ def _permute(spec: NetworkSpec, axes: Sequence[int], groups: Sequence[Group] | N
 
 
 class Runs:
-    """Runs a copy of the module with other weights."""
+    """Runs a copy of the module with different weights."""
 
     def __init__(self, module: nn.Module, example_inputs: Any) -> None:
         self.name = type(module).__name__
@@ -116,9 +116,9 @@ class Runs:
             self.kept = [(w, self(spec, w)) for w in (own, *(_draw_weights(spec, seed) for seed in (1, 2)))]
             again = self(spec, own)
             if any(not torch.equal(a, b) for a, b in zip(again, self.kept[0][1], strict=True)):
-                raise UserError(f"{self.name} gives another output each time. Expected a forward without randomness.")
+                raise UserError(f"{self.name} returns different outputs each time. Expected a deterministic forward.")
             if not self.kept[0][1]:
-                raise UserError(f"{self.name} returns no tensor of real numbers, so that nothing can be compared.")
+                raise UserError(f"{self.name} returns no tensor of real numbers, so there is nothing to compare.")
         return self.kept
 
     def __call__(self, spec: NetworkSpec, weights: Tensor) -> list[Tensor]:
@@ -131,11 +131,11 @@ class Runs:
                 f"{self.name} does not run in float64 on the CPU: {error}. Pass verify=False to trust the trace alone."
             ) from error
         if not all(bool(x.isfinite().all()) for x in output):
-            raise UserError(f"{self.name} gives outputs that are not finite. Give it other example inputs.")
+            raise UserError(f"{self.name} returns outputs that are not finite. Use other example inputs.")
         return [x.clone() for x in output]
 
     def difference(self, spec: NetworkSpec, weights: Tensor, expected: list[Tensor]) -> float:
-        """The largest change of an output, relative to its size, but not of rounding in outputs near zero."""
+        """The largest change of an output, relative to its size; rounding in outputs near zero does not count."""
         pairs = zip(self(spec, weights), expected, strict=True)
         return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-5)) for a, b in pairs if a.numel())
 
@@ -154,7 +154,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _draw_weights(spec: NetworkSpec, seed: int) -> Tensor:
-    """Random weights that keep the scale of what passes through; variances are positive."""
+    """Random weights that keep the scale of activations; variances are positive."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(spec.num_entries, generator=generator, dtype=torch.float64)
     for group in spec.groups:
@@ -170,7 +170,7 @@ def _draw_weights(spec: NetworkSpec, seed: int) -> Tensor:
 
 
 class _DoublePrecision(TorchDispatchMode):
-    """Casts to lower precision inside of forward become casts to float64: else rounding hides what is to be seen."""
+    """Turns casts to lower precision inside forward into casts to float64: rounding would hide differences."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -180,7 +180,7 @@ class _DoublePrecision(TorchDispatchMode):
 
 
 def drop_axes(spec: NetworkSpec, dropped: set[int]) -> NetworkSpec:
-    """The spec where the positions of some axes never permute."""
+    """The spec in which some axes do not permute."""
     kept = [n for n in range(len(spec.axes)) if n not in dropped]
     number = {n: i for i, n in enumerate(kept)}
     axes = tuple(

@@ -128,7 +128,7 @@ def test_networks_of_another_shape_are_named(tmp_path):
 def test_mistakes_are_explained(store, tmp_path):
     with pytest.raises(ValueError, match=r"one of .*nfn-sirens.*but got 'keras'"):
         import_networks("keras", tmp_path, tmp_path / "s")
-    with pytest.raises(ValueError, match="there is nothing"):
+    with pytest.raises(ValueError, match="there is no such file or directory"):
         import_networks("npz", tmp_path / "none", tmp_path / "s")
     with pytest.raises(ValueError, match="found none"):
         import_networks("nfn-sirens", tmp_path, tmp_path / "s")
@@ -187,7 +187,7 @@ def test_unsigned_and_foreign_numbers_are_kept_as_they_are(tmp_path):
         ({"weights": np.zeros((4, 9), dtype=complex)}, "real numbers as 'weights'"),
         ({"weights": np.full((4, 9), 1e300)}, "Expected finite values"),
         ({"weights": np.zeros((4, 8))}, r"shape \(batch, 9\)"),
-        ({"weights": np.zeros((0, 9))}, "one row for each network"),
+        ({"weights": np.zeros((0, 9))}, "one row per network"),
         ({"spec": np.array("[" * 100_000)}, "Refused"),
         ({"spec": np.array("{}")}, "Expected a network spec"),
         ({"spec": np.zeros(4)}, "'spec' .JSON."),

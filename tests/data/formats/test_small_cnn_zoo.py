@@ -232,7 +232,7 @@ def save_objects(folder):
         (lambda f: (f / "layout.csv").unlink(), r"but there is no layout\.csv"),
         (lambda f: edit(f / "layout.csv", "(3, 3, 1, 16)", "(3, 3, 2, 16)"), r"conv2d/kernel:0 .* to fill its shape"),
         (lambda f: edit(f / "layout.csv", "(3, 3, 1, 16)", "(3, 3, 16)"), "convolutions of one number of dimensions"),
-        (lambda f: edit(f / "layout.csv", "160,176", "161,177"), r"conv2d_1/bias:0 .* to begin at 160"),
+        (lambda f: edit(f / "layout.csv", "160,176", "161,177"), r"conv2d_1/bias:0 .* to start at 160"),
         (lambda f: edit(f / "layout.csv", "conv2d_1/kernel", "conv2d_1/gamma"), r"kernel:0 and one bias:0 .*gamma"),
         (lambda f: edit(f / "layout.csv", "start_idx", "start"), "but start_idx is missing"),
         (lambda f: edit(f / "layout.csv", "(16, 10)", "(10, 16)"), "a bias for each of its outputs"),
@@ -245,7 +245,7 @@ def save_objects(folder):
             lambda f: edit_metrics(f, lambda rows: [[c.replace("test_loss", "loss") for c in r] for r in rows]),
             "test_loss",
         ),
-        (lambda f: edit_metrics(f, lambda rows: [*rows[:9], [*rows[9][:-1]], *rows[10:]]), "row 8 has another number"),
+        (lambda f: edit_metrics(f, lambda rows: [*rows[:9], [*rows[9][:-1]], *rows[10:]]), "row 8 has more or fewer"),
         (
             lambda f: edit_metrics(f, lambda rows: [*rows[:9], [*rows[9][:19], "nan", *rows[9][20:]], *rows[10:]]),
             "row 8",
@@ -309,7 +309,7 @@ def test_a_layout_that_claims_too_much_is_refused_before_it_takes_memory(publish
     shutil.copytree(published[0], tmp_path / "zoo")
     claim_entries(tmp_path / "zoo", 10**12)
     with pytest.raises(
-        ValueError, match=r"shape \(rows, 1000000004810\), as .*layout\.csv says, but it has \(180, 4970\)"
+        ValueError, match=r"shape \(rows, 1000000004810\), as in .*layout\.csv, but it has \(180, 4970\)"
     ):
         import_networks("small-cnn-zoo", tmp_path / "zoo", tmp_path / "s")
 

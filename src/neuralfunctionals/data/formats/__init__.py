@@ -1,1 +1,1 @@
-"""Networks from elsewhere and for elsewhere: weight files, published datasets, what users hand over."""
+"""Import and export of networks: weight files, published datasets, and objects that users pass in."""

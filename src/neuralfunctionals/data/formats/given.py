@@ -1,4 +1,4 @@
-"""Networks in whatever form people keep them: `read_given`."""
+"""Reads networks from modules, `state_dict`s, files and stores: `read_given`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _EXPECTED = "a module, a state_dict, a list of these, features, a store, or the 
 
 @dataclass(frozen=True, eq=False)
 class GivenNetworks:
-    """Networks as features, and the way back to what they were."""
+    """Networks as features, and the function that converts them back."""
 
     features: WeightSpaceFeatures
     """In float32."""
     is_single: bool
-    """Whether one network was given, and not a list of one."""
+    """Whether a single network was given rather than a list."""
     restore: Callable[[WeightSpaceFeatures], Any]
-    """Other values for the same networks, in the form and with the dtypes in which they were given."""
+    """Converts features with new values to the type and the dtypes of the given networks."""
     form: SirenForm | None = None
-    """Frequency and convention, where the networks say so themselves."""
+    """Frequency and convention, if the networks record them."""
     where: object = "the networks"
-    """What messages call them."""
+    """Their name in messages."""
 
 
 def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn.Module | None = None) -> GivenNetworks:
@@ -46,8 +46,8 @@ def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn
 
     Args:
         networks: The networks, all of one architecture. A path is that of a file or of a store.
-        layers: Names of the layers from input to output, where the shapes of a `state_dict` leave several orders.
-        module: A module that the `state_dict` belongs to, where its names and shapes are not enough.
+        layers: Names of the layers from input to output, if the shapes of a `state_dict` allow several orders.
+        module: A module that the `state_dict` belongs to, if its names and shapes are not enough.
     """
     if isinstance(networks, (str, os.PathLike)):
         file = Path(networks)
@@ -91,12 +91,12 @@ def _from_parts(
     dicts = [m.state_dict() for m in modules] if modules is not None else [unwrap(part) for part in parts]
     for content in dicts:
         if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-            raise UserError(f"Expected {_EXPECTED}, but one of what was given is a {type(content).__name__}.")
+            raise UserError(f"Expected {_EXPECTED}, but got a list that contains {type(content).__name__}.")
     spec = _find_spec(dicts[0], modules[0] if modules else module, layers)
     features = WeightSpaceFeatures.from_state_dicts([_as_float32(d) for d in dicts], spec)
 
     def restore(new: WeightSpaceFeatures) -> Any:
-        # The spec has the names of the first network's layers; the others are named alike.
+        # The spec has the layer names of the first network; the others have the same names.
         made = [
             {**old, **{name: x.to(old[name].dtype).to(old[name].device) for name, x in values.items()}}
             for old, values in zip(dicts, WeightSpaceFeatures(spec, new.tensor).to_state_dicts(), strict=True)
@@ -113,12 +113,12 @@ def _from_parts(
 
 
 def _told_form(spec: NetworkSpec) -> SirenForm | None:
-    """The form of sine networks, where the spec tells their frequency."""
+    """The form of sine networks, if the spec records their frequency."""
     return SirenForm.of(spec) if spec.omega is not None and can_be_siren(spec) else None
 
 
 def _inner(module: nn.Module) -> nn.Module:
-    """The user's own module inside of what `torch.compile` and data-parallel training wrap around it."""
+    """The user's module inside the wrappers of `torch.compile` and data-parallel training."""
     while True:
         inner = getattr(module, "_orig_mod", None)
         if inner is None and isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):

@@ -1,4 +1,4 @@
-"""Networks as graphs of their neurons: `neuron_graph`, and for PyTorch Geometric `to_pyg`."""
+"""Networks as graphs of neurons: `neuron_graph`, and `to_pyg` for PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 
 class NeuronGraph(NamedTuple):
-    """One graph for all networks of a batch, and the values of each."""
+    """One graph for all networks of a batch, and the values of each network."""
 
     nodes: Float[Tensor, "B N C"]
     """The bias of each neuron; zero for neurons without one, such as inputs."""
     edges: Int[Tensor, "2 E"]
-    """From the neuron that a weight reads to the one it feeds."""
+    """For each weight, its incoming neuron and its outgoing neuron."""
     weights: Float[Tensor, "B E K"]
-    """Kernels flattened; smaller ones are filled up with zeros."""
+    """Flattened kernels; smaller ones are padded with zeros."""
     layers: Int[Tensor, "N"]
     """The layer of each neuron: 0 for inputs."""
 
@@ -70,7 +70,7 @@ def to_pyg(features: WeightSpaceFeatures, labels: Tensor | None = None) -> list[
 
     Args:
         features: Networks that are chains of dense layers and convolutions; see `neuron_graph`.
-        labels: One for each network.
+        labels: One per network.
     """
     try:
         from torch_geometric.data import Data  # pyright: ignore[reportMissingImports]

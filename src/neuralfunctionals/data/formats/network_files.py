@@ -1,4 +1,4 @@
-"""Files of one network or a few, as people keep them: `read_networks`, `read_form`, `write_networks`."""
+"""Files of one or several networks: `read_networks`, `read_form`, `write_networks`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATE_DICTS = (".pth", ".pt", ".ckpt", ".safetensors")
 
 
 def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
-    """The network of a `state_dict` (`.pth`, `.pt`, `.safetensors`), or those of an `.npz` (`weights` and `spec`)."""
+    """Reads a `state_dict` (`.pth`, `.pt`, `.safetensors`), or all networks of an `.npz` (`weights` and `spec`)."""
     file = _require_ending(file)
     if not file.is_file():
         raise UserError(f"Expected a file of weights, but there is none at {file}.")
@@ -39,7 +39,7 @@ def read_networks(file: str | os.PathLike[str]) -> WeightSpaceFeatures:
 
 
 def read_network(file: Path, spec: NetworkSpec | None = None) -> WeightSpaceFeatures:
-    """The network of a file with one `state_dict`; its spec is read off the file unless given."""
+    """Reads a file with one `state_dict`; its spec is inferred from the file unless given."""
     with naming(file):
         return WeightSpaceFeatures.from_state_dicts([read_state_dict(file)], spec)
 
@@ -54,13 +54,13 @@ def naming(file: Path) -> Iterator[None]:
 
 
 def write_networks(file: str | os.PathLike[str], networks: Any, *, form: SirenForm | None = None) -> None:
-    """Writes features, a `state_dict` or a list of these, as `read_given` gives them back; whole or not at all.
+    """Writes features, a `state_dict` or a list of these to a file that `read_given` reads; atomic.
 
     Args:
-        file: Where to write; the ending says how. Features of many networks go to an `.npz` file, lists of many also to
-            a `.pth`, `.pt` or `.ckpt` file.
-        networks: What to write. Tensors of a `state_dict` keep their dtypes, except in an `.npz` file.
-        form: The form of sine networks, for `read_form`; only an `.npz` file has a place for it.
+        file: The file; its ending determines the format. Several networks go to an `.npz` file if they are features,
+            and to an `.npz`, `.pth`, `.pt` or `.ckpt` file if they are a list.
+        networks: The networks. Tensors of a `state_dict` keep their dtypes, except in an `.npz` file.
+        form: The form of sine networks, for `read_form`; only `.npz` files can store it.
     """
     file = _require_ending(file)
     if file.suffix == ".npz":
@@ -86,7 +86,7 @@ write_given = write_networks
 
 
 def write_latents(file: str | os.PathLike[str], latents: Float[Tensor, "B M D"]) -> None:
-    """Writes the array `latents` of an `.npz` file; whole or not at all."""
+    """Writes the array `latents` to an `.npz` file; atomic."""
     _write(Path(file), lambda data: np.savez(data, latents=latents.numpy()))
 
 
@@ -105,7 +105,7 @@ def _require_ending(file: str | os.PathLike[str]) -> Path:
 
 
 def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a file of one network, real numbers as float32; whatever else it holds is refused, not run."""
+    """Reads the tensors of one network, real numbers as float32; any other content is refused, not run."""
     networks = read_state_dicts(file)
     if len(networks) != 1:
         raise UserError(f"Refused {file}: expected one network, but it holds {len(networks)}.")
@@ -113,10 +113,10 @@ def read_state_dict(file: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_state_dicts(file: str | os.PathLike[str]) -> list[dict[str, Tensor]]:
-    """The networks of a `.pth`, `.pt`, `.ckpt` or `.safetensors` file, with tensors as they are stored.
+    """Reads the networks of a `.pth`, `.pt`, `.ckpt` or `.safetensors` file, with tensors as they are stored.
 
     The file holds a `state_dict`, a checkpoint with one under `state_dict`, `model_state_dict` or `model`, or a list of
-    these. Whatever else it holds is refused, not run.
+    these. Any other content is refused, not run.
     """
     file = Path(file)
     content = read_tensors(file)
@@ -125,7 +125,7 @@ def read_state_dicts(file: str | os.PathLike[str]) -> list[dict[str, Tensor]]:
 
 
 def unwrap(content: Any) -> Any:
-    """The `state_dict` of a checkpoint; anything else as it is."""
+    """The `state_dict` of a checkpoint; anything else is returned as it is."""
     for key in ("state_dict", "model_state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             return content[key]
@@ -135,7 +135,7 @@ def unwrap(content: Any) -> Any:
 def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
         raise UserError(
-            f"Refused {file}: expected a state_dict, names with tensors, but it holds {type(content).__name__}."
+            f"Refused {file}: expected a state_dict (tensors by name), but it holds {type(content).__name__}."
         )
     if not all(isinstance(name, str) for name in content):
         raise UserError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")
@@ -153,22 +153,22 @@ def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
 
 
 def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]:
-    """The networks of an `.npz` file, as `nf data export npz` writes it, and its other arrays except `_FORM`."""
+    """Reads the networks of an `.npz` file written by `nf data export npz`, and its other arrays except `_FORM`."""
     content = {name: array for name, array in read_npz(file).items() if name not in _FORM}
     names = sorted(content)
     weights, spec = content.pop("weights", None), content.pop("spec", None)
     if weights is None or spec is None or weights.ndim != 2 or spec.ndim != 0 or spec.dtype.kind != "U":
         raise UserError(
             f"Expected arrays 'weights' of shape (networks, entries) and 'spec' (JSON) in {file}, but found "
-            f"{names}. nf data export npz shows the form."
+            f"{names}. nf data export npz writes such files."
         )
     if weights.dtype.kind != "f" or not len(weights):
         raise UserError(
-            f"Expected real numbers as 'weights' in {file}, one row for each network, but got {weights.dtype} of shape "
+            f"Expected real numbers as 'weights' in {file}, one row per network, but got {weights.dtype} of shape "
             f"{weights.shape}."
         )
     try:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
             vectors = torch.from_numpy(np.ascontiguousarray(weights, dtype=np.float32))
         return WeightSpaceFeatures.from_vectors(NetworkSpec.from_json(str(spec)), vectors), content
     except (ValueError, RecursionError) as error:
@@ -176,16 +176,16 @@ def read_arrays(file: Path) -> tuple[WeightSpaceFeatures, dict[str, np.ndarray]]
 
 
 _FORM = ("omega", "convention")
-"""Arrays without axes: a number and a string."""
+"""Names of two zero-dimensional arrays: a number and a string."""
 
 
 def arrays_of_form(form: SirenForm | None) -> dict[str, Any]:
-    """What `read_form` reads."""
+    """The arrays that `read_form` reads."""
     return {} if form is None else {name: np.array(getattr(form, name)) for name in _FORM}
 
 
 def read_form(file: str | os.PathLike[str]) -> SirenForm | None:
-    """The form of sine networks that an `.npz` file tells; None if it does not, and for files of a `state_dict`."""
+    """The form of sine networks that an `.npz` file records; None if it records none, and for other files."""
     file = Path(file)
     found = {} if file.suffix in _STATE_DICTS else read_npz(file, optional=_FORM)
     told = {name: array.item() if array.size == 1 else None for name, array in found.items()}

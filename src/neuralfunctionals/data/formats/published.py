@@ -1,6 +1,6 @@
-"""Other people's formats, in and out: one `.pth` a network in labelled folders, `state_dict`s, flat npz, the CNN zoo.
+"""Import and export: a `.pth` per network in labelled folders, `state_dict`s, flat npz files, the CNN zoo.
 
-Files from elsewhere are read as data only: tensors are unpickled with `weights_only`, arrays without objects.
+Files are read as data only: tensors are unpickled with `weights_only`, and arrays must not hold objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
 
 FORMATS = ("nfn-sirens", "state-dicts", "npz", "small-cnn-zoo")
 IMAGE_SIZE = (28, 28)
-"""Height and width at which imported networks are rendered unless told otherwise."""
+"""Default height and width at which imported networks are rendered."""
 _COUNTERS = ("label", "source_index", "copy", "split")
 _LARGEST = np.iinfo(np.int64).max
 _NFN_FOLDER = re.compile(r"(?P<prefix>.*)_(?P<label>\d+)s")
@@ -52,7 +52,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class _Network:
-    """One network to import: where it is and what is known about it."""
+    """One network to import: its file, label and index."""
 
     file: Path
     source_index: int
@@ -71,7 +71,7 @@ def import_networks(
     split_file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Makes a store from networks in another format; whole or not at all.
+    """Makes a store from networks in another format; atomic.
 
     Args:
         kind: `nfn-sirens` (`<prefix>_<label>s/net<i>.pth`), `state-dicts` (a directory of `.pth`, `.pt` or
@@ -79,27 +79,27 @@ def import_networks(
             `small-cnn-zoo` (`weights.npy`, `metrics.csv.gz`, `layout.csv`).
         source: The directory or file.
         out: The new store.
-        convention: SIREN convention of the networks, written down, not converted; defaults to what an `npz` says, or
-            else `"paper"`.
-        omega: Frequency of the sines; defaults to what an `npz` says, or else 30.
-        image_size: Height and width at which tasks that need images render sine networks of two coordinates; defaults
-            to 28 x 28. The images of an `npz` that has some are kept instead.
-        step: Which checkpoint of a CNN zoo. Defaults to the last.
-        split_file: Index file of a CNN zoo: one row number a line, in the order in which networks are split.
-        progress: Called with the number of networks done and in all.
+        convention: SIREN convention of the networks; recorded, not converted. Defaults to the one that an `npz`
+            records, or else `"paper"`.
+        omega: Frequency of the sines. Defaults to the one that an `npz` records, or else 30.
+        image_size: Height and width at which tasks that need images render sine networks of two coordinates. Defaults
+            to 28 x 28. If an `npz` has images, they are kept instead.
+        step: Checkpoint of a CNN zoo to import. Defaults to the last.
+        split_file: Index file of a CNN zoo: one row number per line, in the order in which networks are split.
+        progress: Called with the number of networks done and the total number.
     """
     _require_format(kind)
     for_sirens = {"convention": convention, "omega": omega, "image_size": image_size}
     given = [name for name, value in for_sirens.items() if value is not None]
     if kind == "small-cnn-zoo" and given:
-        raise UserError(f"Expected no {given[0]} for a small-cnn-zoo: it belongs to sine networks. Leave it out.")
+        raise UserError(f"Expected no {given[0]} for a small-cnn-zoo: it is for sine networks. Leave it out.")
     known = read_form(source) if kind == "npz" and Path(source).is_file() else None
     form = SirenForm.choose(omega, convention, known=known, assumed=SirenForm(), where=source)
     source, out = Path(source), Path(out)
     if not source.exists():
-        raise UserError(f"Expected something to import at {source}, but there is nothing.")
+        raise UserError(f"Expected networks to import at {source}, but there is no such file or directory.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"Expected a new directory for the store, but {out} already exists. Name another one.")
+        raise UserError(f"Expected a new directory for the store, but {out} already exists. Choose another one.")
     provenance: dict[str, Any] = {"kind": "imported networks", "format": kind, "source": readable_name(source)}
     if kind != "small-cnn-zoo":
         provenance |= {"convention": form.convention, "omega": form.omega}
@@ -147,7 +147,7 @@ def _find_networks(kind: str, source: Path) -> list[_Network]:
         expected = f"files ending in {', '.join(_ENDINGS)}"
         files = sorted((p for p in source.rglob("*") if p.suffix in _ENDINGS and p.is_file()), key=_natural)
         folders = sorted({p.parent for p in files if p.parent != source}, key=_natural)
-        # Folders named by numbers are labels, as exported; others are numbered in order.
+        # Folders named by numbers are labels, as in our exports; others are numbered in order.
         are_labels = all(folder.name.isdecimal() for folder in folders)
         labels = {folder: int(folder.name) if are_labels else place for place, folder in enumerate(folders)}
         found = [_Network(p, place, labels.get(p.parent, -1)) for place, p in enumerate(files)]
@@ -167,7 +167,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def _shape(spec: NetworkSpec, image_size: tuple[int, int] | None) -> dict[str, Any]:
-    """The shape of the images that sine networks of two coordinates are rendered to."""
+    """The shape of the images rendered from sine networks of two coordinates."""
     if can_be_siren(spec) and spec.widths[0] == 2:  # as `WeightDataset.can_render`
         shape = [*(image_size or IMAGE_SIZE), spec.widths[-1]]
         require_memory(4 * math.prod(shape), f"An image of {shape[0]}x{shape[1]}")
@@ -222,12 +222,12 @@ def _import_npz(
             raise UserError(f"Expected whole numbers as '{name}' in {source}, but got {content[name].dtype}.")
         content[name] = content[name].astype(np.int64)
     if content["split"].ndim != 1 or not np.isin(content["split"], range(len(SPLITS))).all():
-        raise UserError(f"Expected splits 0 (train), 1 (val) and 2 (test) in {source}, but got others.")
+        raise UserError(f"Expected splits 0 (train), 1 (val) and 2 (test) in {source}, but got other values.")
     content |= {"split": content["split"].astype(np.uint8), "weights": features.to_vectors().numpy()}
     if "image" not in content:
         provenance = {**provenance, **_shape(spec, image_size)}
     elif image_size is not None:
-        raise UserError(f"Expected no size of images for {source}: it has images of its own. Leave it out.")
+        raise UserError(f"Expected no image size for {source}: it already has images. Leave it out.")
     store = Store.create(out, StoreHeader(count, shard_size_for(spec.num_entries), spec, provenance))
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
@@ -237,7 +237,7 @@ def _import_npz(
 
 
 def _storable(file: Path, name: str, array: np.ndarray) -> np.ndarray:
-    """An array in a type that stores keep, with the same values."""
+    """Converts an array to a dtype that stores support, with the same values."""
     if not re.fullmatch(r"[A-Za-z][\w.-]*", name):
         raise UserError(f"Expected the names of arrays in {file} to be words, but got {name!r}.")
     if name == "image" and (array.dtype != np.uint8 or array.ndim != 4):
@@ -266,15 +266,15 @@ def export_networks(
     convention: str | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Writes the networks of a store in another format; whole or not at all.
+    """Writes the networks of a store in another format; atomic.
 
     Args:
         kind: `nfn-sirens`, `state-dicts`, `npz` or `small-cnn-zoo`; see `import_networks`.
         store: The store's directory.
         out: A new directory, or a file for `npz`.
-        prefix: Start of the folders' names for `nfn-sirens`.
+        prefix: Prefix of the folder names for `nfn-sirens`.
         convention: The convention to write. Defaults to that of the store.
-        progress: Called with the number of networks done and in all.
+        progress: Called with the number of networks done and the total number.
 
     Returns:
         The number of networks.
@@ -285,7 +285,7 @@ def export_networks(
     wanted = replace(own, convention=convention or own.convention)
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"Expected a new place to export to, but {out} already exists. Name another one.")
+        raise UserError(f"Expected a new path to export to, but {out} already exists. Choose another one.")
     report = progress or (lambda done, total: None)
     with scratch_beside(out) as scratch:
         made = scratch / "networks"
@@ -299,7 +299,7 @@ def export_networks(
             for index, name, state_dict in _named_networks(dataset, kind, prefix, own, wanted):
                 (made / name).parent.mkdir(parents=True, exist_ok=True)
                 data = io.BytesIO()
-                torch.save(state_dict, data)  # into a file, torch would not tell a full disk from a mistake
+                torch.save(state_dict, data)  # in memory: torch's errors do not tell a full disk from a bug
                 (made / name).write_bytes(data.getbuffer())
                 report(index + 1, len(dataset))
         _put(made, out)
@@ -314,7 +314,7 @@ def _named_networks(
     wanted: SirenForm,
 ) -> Iterator[tuple[int, str, dict[str, Tensor]]]:
     last = dataset.spec.num_layers - 1
-    # Files are numbered by their images: several networks of one image need numbers of their own.
+    # Files are numbered by image, unless there are several networks per image.
     has_copies = len(dataset.column("source_index").unique()) < len(dataset)
     is_sine = not dataset.spec.has_kernels and all(layer.has_bias for layer in dataset.spec.layers)
     if kind == "nfn-sirens" and not is_sine:
@@ -329,7 +329,7 @@ def _named_networks(
             if kind == "state-dicts":
                 yield place, f"{label}/network{place:06d}.pth" if label >= 0 else f"network{place:06d}.pth", state_dict
                 continue
-            # Their module keeps a sine layer's weights under .linear and those of the last layer directly.
+            # The published module has the weights of a sine layer under .linear, but not those of the last layer.
             names = [layer.name for layer in dataset.spec.layers]
             theirs = [f"net.{i}" if i == last else f"net.{i}.linear" for i in range(last + 1)]
             renamed = {

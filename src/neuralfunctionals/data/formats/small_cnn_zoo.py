@@ -1,11 +1,11 @@
-"""The format of the published Small CNN Zoo, in and out: `weights.npy`, `metrics.csv.gz`, `layout.csv`.
+"""Import and export of the published Small CNN Zoo: `weights.npy`, `metrics.csv.gz`, `layout.csv`.
 
-    weights.npy       one row for each network and checkpoint, flat
-    metrics.csv.gz    as many rows: hyperparameters (config.*), step, losses and accuracies
-    layout.csv        which columns of the weights belong to which variable, and its shape
+    weights.npy       one row of flat weights per network and checkpoint
+    metrics.csv.gz    for each of these rows: hyperparameters (config.*), step, losses and accuracies
+    layout.csv        the columns of the weights that belong to each variable, and its shape
 
-Kernels are stored as TensorFlow keeps them, (rows, columns, in, out). An index file, one row number a line, gives the
-order in which networks are split. Files are read as data only.
+Kernels have TensorFlow's layout, (rows, columns, in, out). An index file with one row number per line gives the order
+in which networks are split. Files are read as data only.
 Reference: Unterthiner et al., 2020, https://arxiv.org/abs/2002.11448; the split is that of Zhou et al., 2023,
 https://arxiv.org/abs/2302.14040.
 """
@@ -49,26 +49,26 @@ _CONFIG_COLUMNS = (
 _METRIC_COLUMNS = ("test_accuracy", "test_loss", "train_accuracy", "train_loss")
 _MAX_LINE = 1 << 20
 _MAX_DIMENSIONS = 8
-"""Of a variable: kernels have one to three beside inputs and outputs."""
+"""Of a variable: kernels have one to three besides inputs and outputs."""
 
 Progress = Callable[[int, int], None]
 
 
-# In.
+# Import.
 
 
 def import_zoo(
     source: Path, out: Path, provenance: dict[str, Any], report: Progress, *, step: int | None, split_file: Path | None
 ) -> None:
-    """Writes one checkpoint of every network into a new store.
+    """Writes one checkpoint of every network to a new store.
 
     Args:
         source: The directory.
         out: The store's directory.
-        provenance: What to say about its origin.
-        report: Called with the number of networks done and in all.
-        step: Which checkpoint. Defaults to the last one in the file. Networks without it are left out.
-        split_file: The index file. By default, rows are taken in their own order.
+        provenance: Provenance of the networks, for the store's header.
+        report: Called with the number of networks done and the total number.
+        step: The checkpoint. Defaults to the last one in the file. Networks without it are left out.
+        split_file: The index file. By default, networks are split in the order of their rows.
     """
     _require_files(source)
     weights = _read_weights(source / WEIGHTS)
@@ -91,7 +91,7 @@ def import_zoo(
     for shard in range(store.header.num_shards):
         items = store.header.items_of(shard)
         here = rows[items.start : items.stop]
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
             vectors = np.asarray(weights[here], dtype=np.float32)[:, order]
         if not np.isfinite(vectors).all():
             row = here[~np.isfinite(vectors).all(1)][0]
@@ -137,7 +137,7 @@ def _require_files(source: Path) -> None:
 
 
 def _read_lines(file: Path, stream: io.TextIOBase) -> Iterator[str]:
-    """The lines of a text, as long as it stays within reason: a small archive can hold any amount of text."""
+    """The lines of a text; refuses texts that are too large, because a small archive can hold any amount."""
     stored, total, checked = file.stat().st_size, 0, 0
     while line := stream.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
@@ -159,7 +159,7 @@ def _read_table(file: Path, stream: io.TextIOBase, columns: Sequence[str]) -> It
             )
         for number, row in enumerate(reader):
             if None in row or None in row.values():
-                raise UserError(f"Expected as many values as columns in {file}, but row {number} has another number.")
+                raise UserError(f"Expected as many values as columns in {file}, but row {number} has more or fewer.")
             yield row
     except (OSError, EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"Cannot read {file}: {error}. Expected a table of comma-separated values.") from error
@@ -171,7 +171,7 @@ def _read_metrics(source: Path) -> Iterator[dict[str, str]]:
 
 
 def _read_layout(file: Path, weights_shape: tuple[int, ...]) -> tuple[NetworkSpec, Int[np.ndarray, "N"]]:
-    """The network, and for each of our entries which of the columns it stands in."""
+    """The spec, and the column of each packed entry."""
     parts: dict[str, dict[str, tuple[int, tuple[int, ...]]]] = {}
     stop = 0
     with open(file, newline="") as stream:
@@ -180,23 +180,21 @@ def _read_layout(file: Path, weights_shape: tuple[int, ...]) -> tuple[NetworkSpe
             shape = tuple(int(n) for n in re.findall(r"[0-9]{1,18}", row["shape"]))
             bounds = tuple(_whole(row[n]) for n in ("start_idx", "end_idx", "size"))
             if kind not in ("kernel", "bias") or kind in parts.get(layer, {}):
-                raise UserError(
-                    f"Expected one kernel:0 and one bias:0 for each layer in {file}, but got {row['varname']}."
-                )
+                raise UserError(f"Expected one kernel:0 and one bias:0 per layer in {file}, but got {row['varname']}.")
             size, is_short = math.prod(shape), len(shape) < (2 if kind == "kernel" else 1)
             if bounds != (stop, stop + size, size) or is_short or len(shape) > _MAX_DIMENSIONS:
                 raise UserError(
-                    f"Expected {row['varname']} in {file} to begin at {stop} and to fill its shape {row['shape']}, but "
+                    f"Expected {row['varname']} in {file} to start at {stop} and to fill its shape {row['shape']}, but "
                     f"it has start, end and size {row['start_idx']}, {row['end_idx']}, {row['size']}."
                 )
             parts.setdefault(layer, {})[kind] = (stop, shape)
             stop += size
             if not size or stop > weights_shape[1]:
                 break
-    # Before anything of that size is made: the numbers in the layout are only claims.
+    # Checked before anything of that size is allocated: the layout may be wrong.
     if stop != weights_shape[1]:
         raise UserError(
-            f"Expected {WEIGHTS} to have the shape (rows, {stop}), as {file} says, but it has {weights_shape}."
+            f"Expected {WEIGHTS} to have the shape (rows, {stop}), as in {file}, but it has {weights_shape}."
         )
     return _layout_spec(file, parts)
 
@@ -246,12 +244,12 @@ def _read_split(file: Path, num_rows: int) -> Int[np.ndarray, "R"]:
         with open(file) as stream:
             rows = np.loadtxt(stream, dtype=np.int64, delimiter=",", ndmin=1).ravel()
     except (OSError, ValueError, OverflowError) as error:
-        raise UserError(f"Cannot read the index file {file}: {error}. Expected one row number a line.") from error
+        raise UserError(f"Cannot read the index file {file}: {error}. Expected one row number per line.") from error
     if not np.array_equal(np.sort(rows), np.arange(num_rows)):
         largest = int(rows.max()) if len(rows) else "none"
         raise UserError(
             f"The index file {file} does not fit: expected each row from 0 to {num_rows - 1} once, but got {len(rows)} "
-            f"numbers, {len(np.unique(rows))} of them different, up to {largest}. Is it that of another zoo?"
+            f"numbers, {len(np.unique(rows))} of them different, up to {largest}. Does it belong to another zoo?"
         )
     return rows
 
@@ -289,11 +287,11 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-# Out.
+# Export.
 
 
 def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
-    """Writes a zoo into a new directory, one row for each network and checkpoint; returns the number of networks."""
+    """Writes a zoo to a new directory, one row per network and checkpoint; returns the number of networks."""
     if any(name not in dataset.tensor_names for name in METRICS) or not dataset.is_complete:
         raise UserError(f"Expected a complete zoo with {', '.join(METRICS)} at {dataset.path}. Make one with nf zoo.")
     spec, provenance = dataset.spec, dataset.provenance
@@ -301,7 +299,7 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
     steps = provenance.get("checkpoint_epochs") if has_checkpoints else [provenance.get("step")]
     if not steps or None in steps:
         raise UserError(
-            f"Expected a zoo that knows the steps of its checkpoints at {dataset.path}. Make one with nf zoo."
+            f"Expected a zoo that records the steps of its checkpoints at {dataset.path}. Make one with nf zoo."
         )
     shape = (len(dataset) * len(steps), spec.num_entries)
     _write_layout(spec, out / LAYOUT)
@@ -316,7 +314,7 @@ def export_zoo(dataset: WeightDataset, out: Path, report: Progress) -> int:
         "num_units": spec.widths[1],
         "random_seed": provenance.get("seed", 0),
     }
-    # No time stamp: equal zoos give equal bytes. The weights are written, not mapped: a full disk is then an error.
+    # No time stamp: equal zoos have equal bytes. Not written by memory map: a full disk must raise an error.
     with (
         open(out / METRICS_FILE, "wb") as raw,
         gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,

@@ -1,4 +1,4 @@
-"""What each operation of a traced module does to the axes of neurons: `RULES`."""
+"""The rules for how each operation of a traced module changes the axes of neurons: `RULES`."""
 
 from neuralfunctionals.weight_space.operations import parts, products, reductions, views
 from neuralfunctionals.weight_space.propagation import RULES

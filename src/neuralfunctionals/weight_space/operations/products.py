@@ -1,4 +1,4 @@
-"""Neurons meet: sums, products, attention, convolutions, norms."""
+"""Operations that combine neurons: sums, products, attention, convolutions, norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neuralfunctionals.weight_space.propagation import (
     where,
 )
 
-# Neurons meet.
+# Sums and products.
 
 
 @rule("pointwise where maximum minimum masked_fill lerp addcmul addcdiv bitwise_and logical_and")

@@ -1,4 +1,4 @@
-"""Dimensions vanish, or stay in place; and look-ups."""
+"""Reductions, pooling and look-ups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neuralfunctionals.weight_space.propagation import (
     where,
 )
 
-# Dimensions vanish, or stay in place.
+# Reductions and pooling.
 
 
 @rule("sum mean amax amin prod var std any all logsumexp max min linalg_vector_norm argmax argmin var_mean")

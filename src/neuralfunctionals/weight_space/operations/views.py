@@ -1,4 +1,4 @@
-"""Dimensions stay as they are, move, or are seen in another shape."""
+"""Operations that keep, move or reshape dimensions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neuralfunctionals.weight_space.propagation import (
     where,
 )
 
-# Dimensions stay as they are, or move.
+# Keep or move dimensions.
 
 
 @rule(
@@ -85,7 +85,7 @@ def _view(self: Propagation, node: fx.Node) -> Labels:
     shape, labels = shape_of(node), self.of(node.args[0])
     chosen = _index_dimension(node, shape)
     families = [x for x in labels if isinstance(x, Family)]
-    if families:  # q, k and v of a fused tensor, viewed alike
+    if families:  # q, k and v of a fused tensor, in the same view
         index = families[0].index
         if all(f.index is index for f in families) and index in labels:
             return _view_of_family(node, labels, shape, index)
@@ -96,7 +96,7 @@ def _view(self: Propagation, node: fx.Node) -> Labels:
 
 
 def _view_of_fused(node: fx.Node, labels: Labels, shape: list[int], place: int) -> Labels:
-    """A view whose new dimension is indexed afterwards: dimensions behind it have a label for each index."""
+    """A view whose new dimension is indexed afterwards: dimensions after it have a label for each index."""
     labels, name = [collapse(x) for x in labels], where(node)
     old = shape_of(node.args[0])
     ends = {math.prod(old[:n]) for n in range(len(old) + 1)}
@@ -134,7 +134,7 @@ def _view_of_family(node: fx.Node, labels: Labels, shape: list[int], index: Labe
 
 
 def _index_dimension(node: fx.Node, shape: list[int]) -> int | None:
-    """A small dimension that the view makes and that later steps index: the one over q, k and v."""
+    """A small dimension that the view creates and that later steps index: the one over q, k and v."""
     old = shape_of(node.args[0])
     for place, size in enumerate(shape):
         if 1 < size <= 4 and shape != old and size not in old and _is_indexed(node, place):
@@ -156,7 +156,7 @@ def _is_indexed(node: fx.Node, place: int, depth: int = 0) -> bool:
 
 
 def _follow(user: fx.Node, name: str, place: int, ndim: int) -> int | None:
-    """Where a dimension stands after a step that moves dimensions."""
+    """The position of a dimension after a step that moves dimensions."""
     args: Any = user.args
     if name in ("clone", "contiguous", "alias"):
         return place
