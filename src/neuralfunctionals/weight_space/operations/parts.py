@@ -28,13 +28,6 @@ def _take(labels: Labels, index: Any, position: int, name: str) -> Labels:
     return [x.members[position] if isinstance(x, Family) and x.index is index else collapse(x) for x in labels]
 
 
-@rule("unbind", families=True)
-def _unbind(self: Propagation, node: fx.Node) -> list[Labels]:
-    labels = list(self.of(node.args[0]))
-    index = labels.pop(argument(node, 1, "dim", 0))
-    return [_take(labels, index, n, where(node)) for n in range(len(node.meta["val"]))]
-
-
 def _cut_at(self: Propagation, node: fx.Node, dimension: int, cuts: Sequence[int]) -> list[Label]:
     label = collapse(self.of(node.args[0])[dimension])
     pieces = cut(label, cuts)
@@ -67,7 +60,7 @@ def _slice(self: Propagation, node: fx.Node) -> Labels:
     return labels
 
 
-@rule("split split_with_sizes chunk")
+@rule("split_with_sizes")
 def _split(self: Propagation, node: fx.Node) -> list[Labels]:
     labels = self.of(node.args[0])
     dimension = argument(node, 2, "dim", 0) % len(labels)

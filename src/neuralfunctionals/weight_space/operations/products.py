@@ -14,7 +14,6 @@ from neuralfunctionals.weight_space.propagation import (
     argument,
     collapse,
     like,
-    operation_name,
     rule,
     shape_of,
     where,
@@ -23,7 +22,7 @@ from neuralfunctionals.weight_space.propagation import (
 # Sums and products.
 
 
-@rule("pointwise where maximum minimum masked_fill lerp addcmul addcdiv bitwise_and logical_and")
+@rule("pointwise where maximum minimum bitwise_and logical_and")
 def _pointwise(self: Propagation, node: fx.Node) -> Labels:
     shape = shape_of(node)
     result = [unit() for _ in shape]
@@ -41,23 +40,14 @@ def _pointwise(self: Propagation, node: fx.Node) -> Labels:
     return [x if x.size == n else fresh(n) for x, n in zip(result, shape, strict=True)]
 
 
-@rule("mm bmm addmm baddbmm mv dot linear")
+@rule("mm bmm addmm")
 def _matmul(self: Propagation, node: fx.Node) -> Labels:
-    name = operation_name(node)
-    *added, left, right = node.args if name not in ("linear",) else [node.args[0], node.args[1]]
+    *added, left, right = node.args
     a, b = self.of(left), self.of(right)
-    if name == "linear":
-        unify(a[-1], b[-1], where(node))
-        result = [*a[:-1], b[0]]
-        added = [x for x in node.args[2:] if isinstance(x, fx.Node)]
-    elif name in ("mv", "dot"):
-        unify(a[-1], b[0], where(node))
-        return a[:-1]
-    else:
-        unify(a[-1], b[-2], where(node))
-        for x, y in zip(a[:-2], b[:-2], strict=True):
-            unify(x, y, where(node))
-        result = [*a[:-1], b[-1]]
+    unify(a[-1], b[-2], where(node))
+    for x, y in zip(a[:-2], b[:-2], strict=True):
+        unify(x, y, where(node))
+    result = [*a[:-1], b[-1]]
     for extra in added:
         labels = self.of(extra)
         for x, y in zip(labels[::-1], result[::-1], strict=False):
@@ -125,22 +115,21 @@ def _unify_all(self: Propagation, label: Label, others: Sequence[Any], name: str
             unify(self.of(other)[0], label, name)
 
 
-@rule("_native_batch_norm_legit_no_training _native_batch_norm_legit native_batch_norm batch_norm")
+@rule("_native_batch_norm_legit_no_training _native_batch_norm_legit")
 def _batch_norm(self: Propagation, node: fx.Node) -> list[Any]:
     labels = self.of(node.args[0])
     _unify_all(self, labels[1], node.args[1:5], where(node))
     return [labels, *like(node.meta["val"][1:], lambda n: fresh(n))]
 
 
-@rule("native_layer_norm rms_norm _fused_rms_norm")
+@rule("native_layer_norm")
 def _layer_norm(self: Propagation, node: fx.Node) -> Any:
     labels, count = self.of(node.args[0]), len(node.args[1])  # pyright: ignore[reportArgumentType]
     for extra in node.args[2:4]:
         if isinstance(extra, fx.Node):
             for x, y in zip(self.of(extra), labels[-count:], strict=True):
                 unify(x, y, where(node))
-    value = node.meta["val"]
-    return [labels, *like(value[1:], lambda n: fresh(n))] if isinstance(value, (tuple, list)) else labels
+    return [labels, *like(node.meta["val"][1:], lambda n: fresh(n))]
 
 
 @rule("native_group_norm")

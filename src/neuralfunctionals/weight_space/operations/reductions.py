@@ -21,7 +21,7 @@ from neuralfunctionals.weight_space.propagation import (
 # Reductions and pooling.
 
 
-@rule("sum mean amax amin prod var std any all logsumexp max min linalg_vector_norm argmax argmin var_mean")
+@rule("sum mean amax amin prod var any all max min linalg_vector_norm argmax argmin var_mean")
 def _reduce(self: Propagation, node: fx.Node) -> Any:
     labels, name = self.of(node.args[0]), operation_name(node)
     dims = argument(node, 2 if name == "linalg_vector_norm" else 1, "dim")
@@ -38,16 +38,12 @@ def _reduce(self: Propagation, node: fx.Node) -> Any:
 
 
 @rule(
-    "max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d "
-    "_adaptive_avg_pool3d adaptive_avg_pool1d adaptive_max_pool2d max_pool2d upsample_nearest2d upsample_bilinear2d "
-    "upsample_nearest1d upsample_bicubic2d pixel_shuffle reflection_pad1d reflection_pad2d replication_pad2d"
+    "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
+    "adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d"
 )
 def _pool(self: Propagation, node: fx.Node) -> Any:
-    name = operation_name(node)
-    if name == "pixel_shuffle":
-        return self.give_up(node, "channels become positions")
     labels = self.of(node.args[0])
-    spatial = 3 if "3d" in name else 1 if "1d" in name else 2
+    spatial = 3 if "3d" in operation_name(node) else 2
     for label in labels[-spatial:]:
         pin(label, f"positions at {where(node)}")
 
@@ -58,16 +54,17 @@ def _pool(self: Propagation, node: fx.Node) -> Any:
     return [one(v) for v in value] if isinstance(value, (tuple, list)) else one(value)
 
 
-@rule("cumsum flip roll sort topk cumprod tril triu")
-def _ordered(self: Propagation, node: fx.Node) -> Any:
-    labels, name = self.of(node.args[0]), operation_name(node)
-    if name in ("topk", "sort"):
-        return self.give_up(node, "positions are compared")
-    dims = node.args[2 if name == "roll" else 1] if len(node.args) > 1 else [-1]
-    dims = [-2, -1] if name in ("tril", "triu") else [dims] if isinstance(dims, int) else dims
-    for d in dims:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
+@rule("cumsum cumprod flip")
+def _ordered(self: Propagation, node: fx.Node) -> Labels:
+    labels, dims = self.of(node.args[0]), node.args[1]
+    for d in [dims] if isinstance(dims, int) else dims:  # pyright: ignore[reportGeneralTypeIssues, reportOptionalIterable]
         pin(labels[d], f"the order of positions counts at {where(node)}")
     return labels
+
+
+@rule("sort topk")
+def _compared(self: Propagation, node: fx.Node) -> Any:
+    return self.give_up(node, "positions are compared")
 
 
 # Look-ups.

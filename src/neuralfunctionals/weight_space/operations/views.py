@@ -22,11 +22,7 @@ from neuralfunctionals.weight_space.propagation import (
 # Keep or move dimensions.
 
 
-@rule(
-    "clone _to_copy alias detach contiguous lift_fresh_copy dropout native_dropout _softmax _log_softmax softmax "
-    "log_softmax _conj to zeros_like ones_like full_like empty_like",
-    families=True,
-)
+@rule("clone _to_copy alias _softmax _log_softmax full_like native_dropout", families=True)
 def _same(self: Propagation, node: fx.Node) -> Any:
     labels = self.of(node.args[0])
     if isinstance(node.meta["val"], (tuple, list)):
@@ -34,19 +30,10 @@ def _same(self: Propagation, node: fx.Node) -> Any:
     return list(labels)
 
 
-@rule("permute transpose t movedim", families=True)
+@rule("permute", families=True)
 def _permute(self: Propagation, node: fx.Node) -> Labels:
-    labels = list(self.of(node.args[0]))
-    name = operation_name(node)
-    if name == "t":
-        return labels[::-1]
-    if name == "transpose":
-        a, b = argument(node, 1, "dim0"), argument(node, 2, "dim1")
-        labels[a], labels[b] = labels[b], labels[a]
-        return labels
-    if name == "permute":
-        return [labels[d] for d in argument(node, 1, "dims")]
-    return self.give_up(node, "moved dimensions")
+    labels = self.of(node.args[0])
+    return [labels[d] for d in argument(node, 1, "dims")]
 
 
 @rule("squeeze", families=True)
@@ -80,7 +67,7 @@ def _repeat(self: Propagation, node: fx.Node) -> Labels:
     return [product([fresh(r), x]) for r, x in zip(repeats, labels, strict=True)]
 
 
-@rule("view reshape _unsafe_view flatten unflatten", families=True)
+@rule("view", families=True)
 def _view(self: Propagation, node: fx.Node) -> Labels:
     shape, labels = shape_of(node), self.of(node.args[0])
     chosen = _index_dimension(node, shape)
@@ -147,7 +134,7 @@ def _is_indexed(node: fx.Node, place: int, depth: int = 0) -> bool:
     for user in node.users:
         name = operation_name(user) if user.op == "call_function" else ""
         args: Any = user.args
-        if name in ("select", "unbind", "slice") and (args[1] if len(args) > 1 else 0) % ndim == place:
+        if name in ("select", "slice") and (args[1] if len(args) > 1 else 0) % ndim == place:
             return name != "slice" or shape_of(user)[place] == 1
         moved = _follow(user, name, place, ndim)
         if moved is not None and depth < 12 and _is_indexed(user, moved, depth + 1):
@@ -158,13 +145,10 @@ def _is_indexed(node: fx.Node, place: int, depth: int = 0) -> bool:
 def _follow(user: fx.Node, name: str, place: int, ndim: int) -> int | None:
     """The position of a dimension after a step that moves dimensions."""
     args: Any = user.args
-    if name in ("clone", "contiguous", "alias"):
+    if name in ("clone", "alias"):
         return place
     if name == "permute":
         return [d % ndim for d in args[1]].index(place)
-    if name == "transpose":
-        a, b = args[1] % ndim, args[2] % ndim
-        return b if place == a else a if place == b else place
     if name == "unsqueeze":
         return place + (args[1] % (ndim + 1) <= place)
     if name == "squeeze":
