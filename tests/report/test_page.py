@@ -275,7 +275,7 @@ def test_refuses_other_recipes_missing_directories_and_directories_as_files(tmp_
     result = RunDirectory(path).read_result()
     cases = [
         ([tmp_path / "nowhere", "--out", tmp_path / "a.html"], "nowhere has no run.json"),
-        ([path, "--out", tmp_path], "is a directory. Name a file"),
+        ([path, "--out", tmp_path], "is a directory. Choose a file"),
         ([path, "--out", tmp_path / "none" / "a.html"], "Make it first"),
     ]
     for words, message in cases:
