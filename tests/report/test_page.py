@@ -276,7 +276,7 @@ def test_refuses_other_recipes_missing_directories_and_directories_as_files(tmp_
     cases = [
         ([tmp_path / "nowhere", "--out", tmp_path / "a.html"], "nowhere has no run.json"),
         ([path, "--out", tmp_path], "is a directory. Choose a file"),
-        ([path, "--out", tmp_path / "none" / "a.html"], "Make it first"),
+        ([path, "--out", tmp_path / "none" / "a.html"], "Create it first"),
     ]
     for words, message in cases:
         code, _, err = run(capsys, "report", *words)
