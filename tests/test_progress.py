@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 
@@ -87,3 +88,12 @@ def test_works_side_by_side_are_told_in_lines_of_their_own(capsys):
         ("editor", "2", "2"),
         ("reader", "2", "3"),
     ]
+
+
+def test_time_that_a_work_waited_does_not_count_for_its_rate(capsys):
+    with Progress(from_zero=True) as progress:
+        progress.update("reader", 0, 2)
+        time.sleep(0.5)
+        progress.update("reader", 0, 2)
+        progress.update("reader", 1, 2)
+    assert float(lines_of(capsys)[0][4]) > 2.5

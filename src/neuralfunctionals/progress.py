@@ -92,8 +92,8 @@ class Progress(AbstractContextManager["Progress"]):
 
     def update(self, name: str, done: int, total: int, state: str = "") -> None:
         """Updates the progress of a task; arguments as for `ProgressLines.update`."""
-        if name not in self._works:
-            self._works[name] = work = ProgressLines(name, self.unit)
+        if name not in self._works or not done:  # a task that waits at 0 has not started
+            work = self._works.setdefault(name, ProgressLines(name, self.unit))
             work.start(0 if self.from_zero else done)
         if self._bars is None:
             self._works[name].update(done, total, state)

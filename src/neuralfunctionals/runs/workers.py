@@ -101,6 +101,7 @@ def work() -> None:
         for order in json.load(sys.stdin):
             run = read_run(order.pop("run"))
             job = Job(run, **{name: path and Path(path) for name, path in order.items()})
+            report(job.out.name, 0, run.training.steps)
             job.carry_out(partial(report, job.out.name))
     except UserError as error:
         print(error, file=sys.stderr)
