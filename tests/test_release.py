@@ -1,11 +1,14 @@
 """What people install is whole."""
 
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from documents import ROOT
 
@@ -53,3 +56,25 @@ def test_wheel_and_sdist_are_whole_and_the_wheel_works(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".whl", ".gz"}
     assert "nf 0." in done.stdout
     assert "digits-classify" in done.stdout
+
+
+def test_every_package_that_an_installation_brings_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
+    waiting, seen = [("neuralfunctionals", frozenset({"dev", "docs", "peers", "cluster", "sweep", "web"}))], set()
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            needed = [Requirement(line) for line in importlib.metadata.requires(name) or ()]
+        except importlib.metadata.PackageNotFoundError:  # not for this machine
+            continue
+        for requirement in needed:
+            if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in (*extras, "")):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    installed = {canonicalize_name(d.name) for d in importlib.metadata.distributions()}
+    found = {name for name, _ in seen} & installed - {"neuralfunctionals"}
+    assert len(found) > 100
+    assert sorted(found - pinned) == []
