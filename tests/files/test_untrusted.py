@@ -77,6 +77,15 @@ def test_legacy_files_that_lie_about_sizes_are_refused_before_they_take_memory(t
     tracemalloc.stop()
 
 
+def test_a_legacy_file_cannot_hide_a_large_claim_behind_a_small_one_for_the_same_storage(tmp_path):
+    torch.save({"0.weight": WEIGHT, "1.weight": WEIGHT[:1]}, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    data = (tmp_path / "a.pth").read_bytes()
+    assert data.count(b"K\x06N") == 2
+    (tmp_path / "a.pth").write_bytes(data.replace(b"K\x06N", b"J\xff\xff\xff\x7fN", 1))
+    with pytest.raises(ValueError, match="claims to hold 2147483647 numbers"):
+        read_tensors(tmp_path / "a.pth")
+
+
 def test_files_saved_without_checksums_and_recompressed_ones_are_read(tmp_path):
     torch.serialization.set_crc32_options(False)
     try:

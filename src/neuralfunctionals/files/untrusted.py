@@ -228,7 +228,8 @@ class _Claims(pickle._Unpickler):  # pyright: ignore  # the one in C allocates m
 
     def persistent_load(self, pid: Any) -> _Inert:
         _, _, key, _, num_values, *_ = pid
-        self.num_values[key] = abs(int(num_values))
+        # The largest claim counts: torch allocates the first one, and a pickle may repeat a key with a smaller one.
+        self.num_values[key] = max(self.num_values.get(key, 0), abs(int(num_values)))
         return _Inert()
 
 
