@@ -6,7 +6,7 @@ from torch import nn
 
 from neuralfunctionals import NetworkSpec, NeuronPermutation, WeightSpaceFeatures, canonicalize, functional_call
 from neuralfunctionals.testing import assert_preserves, random_features
-from neuralfunctionals.weight_space import ScaleSymmetry
+from neuralfunctionals.weight_space import ScaleSymmetry, SineSymmetry
 
 seeds = st.integers(0, 1000)
 SPECS = {
@@ -128,7 +128,16 @@ def test_canonical_form_of_unknown_networks_is_that_of_sines():
     form, _ = canonicalize(x, omega=3.0)
     known = WeightSpaceFeatures(NetworkSpec.siren([2, 4, 1], omega=3.0), x.tensor)
     close(canonicalize(known)[0].tensor, form.tensor, 0)
-    with pytest.raises(ValueError, match="Leave omega out"):
+    with pytest.raises(ValueError, match="Expected networks with a sine of frequency 4, but got the activation sine"):
         canonicalize(known, omega=4.0)
     permuted = NeuronPermutation.random(spec)(x)
     close(canonicalize(permuted, omega=3.0)[0].tensor.sort(1).values, form.tensor.sort(1).values)
+
+
+@pytest.mark.parametrize("create", [SineSymmetry.random, SineSymmetry.identity])
+def test_signs_and_phases_have_the_frequency_of_the_spec(create):
+    assert create(NetworkSpec.siren([2, 4, 1], omega=7.0)).omega == 7.0
+    assert create(NetworkSpec.mlp([2, 4, 1]), 5.0).omega == 5.0
+    for spec in (NetworkSpec.siren([2, 4, 1], omega=7.0), NetworkSpec.mlp([2, 4, 1], "tanh")):
+        with pytest.raises(ValueError, match=f"sine of frequency 5, but got the activation {spec.activation}"):
+            create(spec, 5.0)

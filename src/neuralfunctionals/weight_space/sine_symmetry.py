@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
+from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.permutation import NeuronPermutation, move_hidden, scale_entries
 from neuralfunctionals.weight_space.spec import NetworkSpec
@@ -40,7 +40,7 @@ class SineSymmetry:
         spec: The networks: dense layers. A hidden layer without bias has signs but no half turns.
         flips: Which hidden neurons change sign.
         turns: The half turns $k$ of each hidden neuron.
-        omega: Frequency of the sines.
+        omega: Frequency of the sines; must be that of the spec, if it records one.
         permutation: Acts before signs and half turns. Defaults to none.
 
     Example:
@@ -87,7 +87,7 @@ class SineSymmetry:
 
         Args:
             spec: The networks.
-            omega: Frequency of the sines. Defaults to that of the spec, or 30.
+            omega: Frequency of sine networks whose spec does not record it. Defaults to 30.
             batch: Draw separate signs and turns for this many networks. Defaults to the same for all.
             max_turns: Largest number of half turns in either direction.
             generator: Random number generator.
@@ -260,6 +260,13 @@ def require_sine(spec: NetworkSpec, omega: float) -> None:
         )
     if not 0 < omega < math.inf:
         raise UserError(f"Expected omega, the frequency of the sines, to be positive and finite, but got {omega}.")
+    sine = Activation("sine", omega)
+    others = [axis.activation for axis in spec.axes if axis.role == "hidden" and axis.activation not in (None, sine)]
+    if others:
+        raise UserError(
+            f"Expected networks with a {sine}, but got the activation {others[0]}. Leave omega out: the spec records "
+            "the activation."
+        )
 
 
 def _has_bias(spec: NetworkSpec) -> Bool[Tensor, "H"]:

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation
 from neuralfunctionals.weight_space.permutation import NeuronPermutation
 from neuralfunctionals.weight_space.scale_symmetry import ScaleSymmetry, canonicalize_scales
@@ -147,24 +146,12 @@ def _knows_activations(spec: NetworkSpec) -> bool:
     return not spec.is_chain or any(axis.activation is not None for axis in spec.axes if axis.role == "hidden")
 
 
-def default_symmetry(spec: NetworkSpec, omega: float | None = None) -> NetworkSymmetry:
-    """`spec.symmetry`; for a chain of unknown activations, the symmetry of sine networks.
-
-    Args:
-        spec: The networks.
-        omega: Frequency of sine networks whose spec does not record it. Defaults to 30.
-    """
-    is_known = _knows_activations(spec)
-    if is_known and omega not in (None, spec.omega):
-        raise UserError(
-            f"Expected networks with a sine of frequency {omega:g}, but got the activation {spec.activation}. "
-            "Leave omega out: the spec records the activation."
-        )
-    if is_known:
+def default_symmetry(spec: NetworkSpec) -> NetworkSymmetry:
+    """`spec.symmetry`; for a chain of unknown activations, the symmetry of sine networks of frequency 30."""
+    if _knows_activations(spec):
         return spec.symmetry
-    omega = DEFAULT_OMEGA if omega is None else omega
-    require_sine(spec, omega)
-    return spec.with_activation(Activation("sine", omega)).symmetry
+    require_sine(spec, DEFAULT_OMEGA)
+    return spec.with_activation(Activation("sine", DEFAULT_OMEGA)).symmetry
 
 
 def canonicalize(
@@ -196,4 +183,6 @@ def canonicalize(
     """
     if symmetry is None and not _knows_activations(features.spec):
         return canonicalize_sines(features, DEFAULT_OMEGA if omega is None else omega)
-    return (symmetry or default_symmetry(features.spec, omega)).canonicalize(features)
+    if omega is not None:
+        require_sine(features.spec, omega)
+    return (symmetry or features.spec.symmetry).canonicalize(features)
