@@ -168,11 +168,14 @@ class Task(LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimiser and its schedule, which is updated every step."""
         make = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[self.optimizer.name]
+        # With mixed precision, Lightning does not clip the gradients of fused optimizers.
+        is_plain = self.trainer.precision == "32-true" and self.device.type in ("cpu", "cuda")
         optimizer = make(
             self.parameters(),
             lr=self.optimizer.lr,
             betas=(0.9, self.optimizer.beta2),
             weight_decay=self.optimizer.weight_decay,
+            fused=is_plain,
         )
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.optimizer.factor(step, steps))

@@ -120,7 +120,7 @@ def train(
     best = ModelCheckpoint(**keep, filename="best", monitor=f"val/{task.metric}", mode=better, save_weights_only=True)
     callbacks: list[Callback] = [Curves(run, every=config.log_every), best]
     if config.ema_decay is not None:
-        callbacks.append(WeightAveraging(avg_fn=partial(_average, decay=config.ema_decay)))
+        callbacks.append(WeightAveraging(multi_avg_fn=partial(_average, decay=config.ema_decay)))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
     shown = Progress("steps")
@@ -175,10 +175,13 @@ def train(
     return trainer
 
 
-def _average(mean: Tensor, new: Tensor, count: Tensor, *, decay: float) -> Tensor:
-    """The next moving average of a parameter or buffer; it forgets the initial parameters quickly."""
+def _average(means: list[Tensor], new: list[Tensor], count: Tensor, *, decay: float) -> None:
+    """Updates moving averages of parameters and buffers in place; they forget the initial parameters quickly."""
     decay = min(decay, (1 + int(count)) / (10 + int(count)))
-    return decay * mean + (1 - decay) * new
+    if means[0].is_floating_point():  # all have the same type
+        torch._foreach_lerp_(means, new, 1 - decay)
+    else:
+        torch._foreach_copy_(means, new)
 
 
 @contextmanager
