@@ -176,7 +176,11 @@ def test_modules_without_description_need_it_as_arguments():
 
     with pytest.raises(ValueError, match="to have attributes spec, in_channels and symmetry"):
         assert_equivariant(Bare())
+    with pytest.raises(ValueError, match="Bare .* but it has no in_channels, symmetry. Set them, or pass them"):
+        assert_equivariant(Bare(), spec=SPEC)
     assert_equivariant(Bare(), spec=SPEC, in_channels=2, symmetry="NP")
+    with pytest.raises(ValueError, match="minimality is only defined for permutations"):
+        assert_minimal(Bare(), spec=SPEC, in_channels=2, symmetry=SPEC.symmetry)
 
 
 def test_checks_leave_the_module_as_it_was():

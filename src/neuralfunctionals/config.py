@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
 from neuralfunctionals.errors import UserError
@@ -236,9 +236,11 @@ def with_values(run: Run, values: Mapping[str, Any]) -> Run:
         before = changed.get(part, getattr(run, part))
         if isinstance(before, dict):
             changed[part] = {**before, **new}
-        else:
+        elif is_dataclass(before) and not isinstance(before, type):
             _require_fields(part, new, [field.name for field in fields(before)])
             changed[part] = replace(before, **new)
+        else:
+            raise UserError(f"Expected a value for {part}, which has no fields, but got '{part}.{min(new)}'.")
     return replace(run, **changed)
 
 

@@ -131,16 +131,17 @@ def find_run(
         20
     """
     found = find_recipe(recipe)
-    models = found.models + found.latent_models
+    models, reads_latents = found.models + found.latent_models, False
     if data is not None and found.latent_models:
         from neuralfunctionals.data import WeightDataset
 
-        models = found.latent_models if "latents" in WeightDataset(data).tensor_names else found.models
+        reads_latents = "latents" in WeightDataset(data).tensor_names
+        models = found.latent_models if reads_latents else found.models
     if model is None and not models:
         raise UserError(f"Expected a model for {recipe}: name one with --model, such as nft or my_package.MyModel.")
     chosen = model or ("nft" if scale == "paper" and "nft" in models else models[0])
-    if chosen not in models and "." not in chosen and (models == found.latent_models or not _fits(chosen, found)):
-        _choose("model", chosen, models)
+    if chosen not in models and "." not in chosen and (reads_latents or not _fits(chosen, found)):
+        _choose("model", chosen, models or tuple(name for name in MODELS if _fits(name, found)))
     return make_run(found, recipe, _choose("scale", scale, SCALES), chosen)
 
 

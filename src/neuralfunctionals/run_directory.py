@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from neuralfunctionals.data.store_header import Provenance
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.checksums import SUMS, read_intact, read_sums, sha256_of
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
-from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_recorded, write_sums
+from neuralfunctionals.files.writing import is_temporary, remove_abandoned, write_new, write_recorded, write_sums
 
 REMEDY = "Restore it from a copy, or start the run again with --force."
 """What to do about a damaged file of a run."""
@@ -122,7 +123,7 @@ class RunDirectory:
         """Whether a run can start here: the directory is empty, or has only temporary files of a killed process."""
         if not self.path.is_dir():
             return not self.path.exists()
-        # The checksums are written just before run.json.
+        # Older releases wrote the checksums just before run.json.
         return all(is_temporary(path) or path.name == SUMS for path in self.path.iterdir())
 
     def clear(self) -> None:
@@ -179,6 +180,15 @@ class RunDirectory:
             return content
         except JsonError as error:
             raise UserError(f"{error} Expected a file written by nf train. {REMEDY}") from error
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Writes `run.json`; raises an error if another process has started a run here in the meantime."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        data = _to_json(config)
+        if not write_new(self.config_file, data):
+            raise UserError(f"Another process has started a run in {self.path} meanwhile. Choose another directory.")
+        digest = hashlib.sha256(data).hexdigest()
+        write_sums(self.path, {**read_sums(self.path), self.config_file.name: [digest]})
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

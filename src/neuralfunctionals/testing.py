@@ -147,7 +147,8 @@ def assert_minimal(
     Arguments as for `assert_equivariant`; the check runs on a copy in float64.
     """
     subject = _Subject.of(module, spec, in_channels, symmetry)
-    assert not isinstance(subject.symmetry, NetworkSymmetry)
+    if isinstance(subject.symmetry, NetworkSymmetry):
+        raise UserError('Expected the symmetry "NP" or "HNP": minimality is only defined for permutations of neurons.')
     module = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(seed)
     with _evaluation(module):
@@ -237,14 +238,16 @@ class _Subject:
         in_channels: int | None,
         symmetry: Symmetry | NetworkSymmetry | None,
     ) -> _Subject:
-        parts = list(module) if isinstance(module, nn.Sequential) else [module]
-        described = [p for p in parts if hasattr(p, "spec")]
-        if spec is None and not described:
+        parts: list[Any] = list(module) if isinstance(module, nn.Sequential) else [module]
+        described = [p for p in parts if hasattr(p, "spec")] or parts
+        given = {"spec": spec, "in_channels": in_channels, "symmetry": symmetry}
+        if missing := [name for name, value in given.items() if value is None and not hasattr(described[0], name)]:
             raise UserError(
-                f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry. "
-                "Set them, or pass them: assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
+                f"Expected {type(module).__name__} to have attributes spec, in_channels and symmetry, but it has no "
+                f"{', '.join(missing)}. Set them, or pass them: "
+                "assert_equivariant(module, spec=..., in_channels=..., symmetry='NP')."
             )
-        first: Any = described[0] if described else module
+        first = described[0]
         if symmetry is None:
             # A chain has the smaller group of its parts.
             symmetry = "HNP" if any(p.symmetry == "HNP" for p in described) else "NP"

@@ -1,4 +1,5 @@
 import filecmp
+import time
 
 import numpy as np
 import pytest
@@ -58,6 +59,22 @@ def test_one_item_and_several(store):
     assert dataset[2:4].source_index.tolist() == dataset.column("source_index")[2:4].tolist()
     with pytest.raises(IndexError, match="Item 78 of a dataset of 78"):
         dataset[78]
+
+
+def test_items_are_chosen_by_masks_positions_and_scalar_tensors(store):
+    dataset = WeightDataset(store)
+    mask = dataset.column("label") == dataset[0].label
+    expected = mask.nonzero()[:, 0].tolist()
+    assert 0 < len(expected) < len(dataset)
+    for chosen in (mask, mask.numpy(), mask.tolist(), expected):
+        assert torch.equal(dataset[chosen].features.tensor, dataset[expected].features.tensor)
+        assert len(dataset.select(chosen)) == len(expected)
+    assert len(dataset.select([])) == len(dataset[[]].features) == 0
+    assert dataset[torch.tensor(5)].source_index == dataset[np.array(5)].source_index == dataset[5].source_index
+    with pytest.raises(IndexError):
+        dataset[[0.5]]
+    with pytest.raises(IndexError):
+        dataset[mask[1:]]
 
 
 def test_features_are_those_of_the_fit_and_psnr_is_that_of_the_picture(store):
@@ -124,6 +141,20 @@ def test_the_store_does_not_depend_on_workers_shares_or_interruptions(store, tmp
     after = {s: Store(tmp_path / "resumed").file(s, "safetensors").stat().st_mtime_ns for s in (0, 1)}
     assert before == after
     assert same_files(store, tmp_path / "resumed")
+
+
+def test_progress_is_reported_by_one_thread_at_a_time(tmp_path):
+    running, most, total = 0, 0, 0
+
+    def report(count, psnr_db):
+        nonlocal running, most, total
+        running, total = running + 1, total + count
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+
+    fit_dataset(plan(limit=60), tmp_path / "s", workers=4, progress=report)
+    assert (most, total) == (1, 60)
 
 
 def test_damaged_shards_stop_a_resumed_run(tmp_path):

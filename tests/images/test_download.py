@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from neuralfunctionals.data import open_images
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.images import image_set as images_module
 from neuralfunctionals.images.download import Source, download, missing_files
 
@@ -88,9 +89,10 @@ def test_a_bad_download_leaves_nothing_behind(server, tiny_mnist, tmp_path, dama
     assert [p for p in (tmp_path / "root").rglob("*") if p.is_file()] == []
 
 
-def test_without_a_network_the_message_says_what_to_do(tiny_mnist, tmp_path):
-    with pytest.raises(ValueError, match=r"could not be downloaded.*--data-root, NF_DATA_ROOT.*mnist-sample"):
-        open_images("mnist", data_root=tmp_path, mirror="http://127.0.0.1:9")
+@pytest.mark.parametrize("mirror", ["http://127.0.0.1:9", "mirror.example", "http://two words", "http://[::1"])
+def test_without_a_working_address_the_message_says_what_to_do(tiny_mnist, tmp_path, mirror):
+    with pytest.raises(UserError, match=r"could not be downloaded.*--data-root, NF_DATA_ROOT.*mnist-sample"):
+        open_images("mnist", data_root=tmp_path, mirror=mirror)
 
 
 def test_files_of_the_wrong_length_are_refused(tiny_mnist, tmp_path):

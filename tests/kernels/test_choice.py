@@ -1,16 +1,12 @@
-"""Which form runs, and when libraries are built. Cases that build are processes with caches of their own."""
+"""Which form runs, and when libraries are built."""
 
-import json
 import os
-import pickle
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 
+from commands import run
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, kernels, native
 from neuralfunctionals.layers import Block, NeuronStates
 from operators import operators
@@ -18,69 +14,92 @@ from operators import operators
 needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
 
 SPEC = NetworkSpec.mlp([2, 4, 3, 1])
-RUN = """
-import pickle, sys, torch, warnings
-warnings.simplefilter("always")
-from neuralfunctionals.layers import NeuronStates
-from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
-from operators import operators
-torch.manual_seed(0)
-spec = NetworkSpec.mlp([2, 4, 3, 1])
-layer = pickle.load(open(sys.argv[1], "rb")) if sys.argv[1:] else NeuronStates(spec, 1, 16, num_rounds=2)
-with operators() as called:
-    layer(WeightSpaceFeatures(spec, torch.randn(2, spec.num_entries, 1)))
-    layer(WeightSpaceFeatures(spec, torch.randn(2, spec.num_entries, 1)))
-print(*called)
-"""
 
 
-def run(cache, *arguments, **environment):
-    """The operators that ran in a new process, and what it said on standard error."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    values = {**os.environ, "PYTHONPATH": path, "NF_CACHE": str(cache), **environment}
-    result = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=values)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.split(), result.stderr
+@pytest.fixture
+def forget(monkeypatch):
+    """A function after which nothing is loaded and no warning was given, as in a new process."""
+
+    def reset():
+        monkeypatch.setattr(kernels.choice, "_libraries", {})
+        monkeypatch.setattr(kernels.choice, "_warned", set())
+
+    reset()
+    return reset
 
 
-@needs_compiler
-def test_the_first_use_compiles_and_says_so(tmp_path):
-    called, said = run(tmp_path)
-    assert called == ["neuron_update"] * 8
-    assert said == "neuralfunctionals: compiling neuron_update.cpp (once, about 10 s)\n"
-    assert run(tmp_path) == (called, "")
-    # Without a compiler, a library built before is used.
-    assert run(tmp_path, CXX="no-such-compiler") == (called, "")
+@pytest.fixture
+def cache(forget, tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("NF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+def compute(layer=None):
+    """The operators of two forward passes, and the warnings; by default through a new layer."""
+    with warnings.catch_warnings(record=True) as caught, operators() as called:
+        warnings.simplefilter("always")
+        layer = layer or NeuronStates(SPEC, 1, 16, num_rounds=2)
+        for _ in range(2):
+            layer(WeightSpaceFeatures(SPEC, torch.randn(2, SPEC.num_entries, 1)))
+    return called, [str(w.message) for w in caught]
 
 
 @needs_compiler
-def test_forward_never_compiles(tmp_path):
-    file = tmp_path / "layer.pickle"
-    file.write_bytes(pickle.dumps(NeuronStates(SPEC, 1, 16, num_rounds=2)))
-    called, said = run(tmp_path, str(file))
+def test_the_first_use_compiles_and_says_so(cache, forget, monkeypatch, capsys):
+    expected = ["neuron_update"] * 8, []
+    assert compute() == expected
+    assert capsys.readouterr().err == "neuralfunctionals: compiling neuron_update.cpp (once, about 10 s)\n"
+    forget()
+    assert compute() == expected
+    # Without a compiler, a library that was built earlier is used.
+    forget()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert compute() == expected
+    assert capsys.readouterr().err == ""
+
+
+@needs_compiler
+def test_forward_never_compiles(cache, capsys):
+    with kernels.use("plain"):
+        layer = NeuronStates(SPEC, 1, 16, num_rounds=2)
+    called, said = compute(layer)
     assert not called
-    assert said.count("neuron_update.cpp, which is not built. Run 'nf build' once.") == 1
+    assert said == ["Using plain PyTorch instead of neuron_update.cpp, which is not built. Run 'nf build' once."]
+    assert capsys.readouterr().err == ""
 
 
-def test_plain_is_silent(tmp_path):
-    assert run(tmp_path, NF_KERNELS="plain") == ([], "")
-    assert not list(tmp_path.iterdir())
+def test_plain_is_silent(cache, monkeypatch, capsys):
+    monkeypatch.setenv("NF_KERNELS", "plain")
+    assert compute() == ([], [])
+    assert capsys.readouterr().err == ""
+    assert not cache.exists()
 
 
-def test_without_a_compiler_one_warning_says_so(tmp_path):
-    called, said = run(tmp_path, CXX="no-such-compiler")
+def test_without_a_compiler_one_warning_says_so(cache, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    called, (said,) = compute()
     assert not called
-    assert said.count("there is no C++ compiler. Install g++ or clang++, or set CXX") == 1
+    assert "there is no C++ compiler. Install g++ or clang++, or set CXX" in said
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the compiler is a shell script")
-def test_a_failed_build_warns_once_and_says_why(tmp_path):
-    compiler = tmp_path / "c++"
-    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "x.cpp:1: error: no such luck" >&2\nexit 1\n')
+def test_a_failed_build_warns_once_says_why_and_is_not_repeated(cache, tmp_path, monkeypatch):
+    compiler, log = tmp_path / "c++", tmp_path / "log"
+    compiler.write_text(
+        f'#!/bin/sh\necho "$1" >> {log}\n[ "$1" = --version ] && exit 0\n'
+        'echo "x.cpp:1: error: no such luck" >&2\nexit 1\n'
+    )
     compiler.chmod(0o755)
-    called, said = run(tmp_path, CXX=str(compiler))
+    monkeypatch.setenv("CXX", str(compiler))
+    called, (said,) = compute()
     assert not called
-    assert said.count("cannot build neuron_update.cpp: x.cpp:1: error: no such luck") == 1
+    assert "cannot build neuron_update.cpp: x.cpp:1: error: no such luck" in said
+    calls = log.read_text()
+    assert compute() == ([], [])
+    assert log.read_text() == calls
+    kernels.build(["neuron_update"])  # only a request tries again
+    assert log.read_text() == 2 * calls
 
 
 @needs_compiler
@@ -126,13 +145,8 @@ def test_wrong_forms_are_refused(monkeypatch):
 
 
 @needs_compiler
-def test_nf_build_compiles_everything_ahead(tmp_path):
-    command = [sys.executable, "-m", "neuralfunctionals.cli", "build", "--json"]
-    values = {**os.environ, "NF_CACHE": str(tmp_path)}
-    result = subprocess.run(command, capture_output=True, text=True, env=values, check=True)
-    assert json.loads(result.stdout) == {
-        "built": dict.fromkeys(kernels.KERNELS, True),
-        "cache": str(tmp_path / "kernels"),
-    }
-    assert result.stderr.count("(once, about 10 s)") == len(kernels.KERNELS)
-    assert run(tmp_path) == (["neuron_update"] * 8, "")
+def test_nf_build_compiles_everything_ahead(forget, capsys):
+    cache = native.cache_directory() / "kernels"
+    code, result, err = run(capsys, "build", "--json")
+    assert (code, result) == (0, {"built": dict.fromkeys(kernels.KERNELS, True), "cache": str(cache)}), err
+    assert {file.name.partition("-")[0] for file in cache.glob("*.so")} == set(kernels.KERNELS)

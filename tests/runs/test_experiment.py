@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -186,6 +187,81 @@ def test_a_model_that_is_there_already_is_trained_on(digits, tmp_path):
     assert not torch.equal(model.read.weight, before)
     opened = nf.runs.open_run(tmp_path / "run")
     assert nf.runs.measure(opened.task, dataset, "test") == result["test"]
+
+
+class Listed(nf.tasks.Task):
+    """A task with a list as the default of a setting."""
+
+    metric = "error"
+
+    def __init__(self, model, *, weights: list[float] = [1.0, 0.0], optimizer=None, seed=0):  # noqa: B006
+        super().__init__(model, optimizer=optimizer, seed=seed)
+        self.weights = weights
+
+    def prepare(self, items):
+        return items.features, items.label.float()
+
+    def loss(self, batch):
+        return self.score(batch)["error"].mean()
+
+    def score(self, batch):
+        return {"error": (self.weights[0] * self.model(batch[0])[:, 0] - batch[1]).abs()}
+
+
+def test_registered_models_train_on_a_task_of_ones_own(digits, tmp_path):
+    values = {"training.steps": 2, "training.val_every": 2, "training.batch_size": 8}
+    nf.experiment(Listed, "statnn", digits, tmp_path / "run", scale="tiny", values=values, progress=False)
+    opened = nf.runs.open_run(tmp_path / "run")
+    assert (type(opened.task.model).__name__, opened.task.weights) == ("StatNN", [1.0, 0.0])
+    with pytest.raises(nf.UserError, match="one of neuron-graph, .*statnn.*, but got 'statn'. Did you mean statnn"):
+        nf.experiment(Listed, "statn", digits, tmp_path / "other", progress=False)
+
+
+def test_a_selection_from_a_store_is_refused(digits, tmp_path):
+    few = WeightDataset(digits).select(range(20))
+    with pytest.raises(nf.UserError, match="all 40 networks of the store at .* got 20 of them.*training.limit"):
+        nf.experiment("classify/mnist", "dws", few, tmp_path / "run", scale="tiny", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+class Waits(Own):
+    """A model that is not built before another run has got as far as a test wants."""
+
+    def __init__(self, spec, out_channels=10):
+        self.reached.set()
+        assert self.resume.wait(120)
+        super().__init__(spec, out_channels)
+
+
+@pytest.mark.parametrize("moment", ["training", "finished"])
+def test_of_two_runs_that_start_in_one_directory_the_slower_is_refused(digits, tmp_path, monkeypatch, moment):
+    for name in ("reached", "resume"):
+        monkeypatch.setattr(Waits, name, threading.Event(), raising=False)
+    values = {"task.decode_size": 0, "canonical": "none"}
+    errors = []
+
+    def start_slowly():
+        try:
+            nf.experiment("classify/mnist", Waits, digits, tmp_path, scale="tiny", values={**values, "seed": 1})
+        except nf.UserError as error:
+            errors.append(str(error))
+
+    slow = threading.Thread(target=start_slowly)
+
+    def resume():
+        Waits.resume.set()
+        slow.join()
+
+    def report(done, total):
+        if moment == "training" and done == 1:
+            resume()
+
+    slow.start()
+    assert Waits.reached.wait(120)
+    result = nf.experiment("classify/mnist", Own, digits, tmp_path, scale="tiny", values=values, progress=report)
+    resume()
+    assert errors == [f"Another process has started a run in {tmp_path} meanwhile. Choose another directory."]
+    assert RunDirectory(tmp_path).read_result() == result
 
 
 def test_refuses_what_cannot_be_built_or_saved(package, digits, tmp_path):

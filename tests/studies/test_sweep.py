@@ -8,6 +8,7 @@ import pytest
 from commands import run as run_command
 from neuralfunctionals.config import with_values
 from neuralfunctionals.data import Store, StoreHeader
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.registry import find_run
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.studies import search_space, sweep
@@ -44,6 +45,8 @@ def test_fields_of_a_run_are_set_by_name():
     assert other.seed == 3
     assert (other.optimizer.weight_decay, other.model["channels"], other.task.mixup_alpha) == (0.5, 4, 1.0)
     assert other.model["num_blocks"] == run.model["num_blocks"]
+    with pytest.raises(UserError, match="Expected a value for seed, which has no fields, but got 'seed.value'"):
+        with_values(run, {"seed.value": 3})
 
 
 def test_trials_differ_the_best_validation_wins_and_a_stopped_sweep_is_continued(latents, tmp_path):
@@ -73,6 +76,17 @@ def test_trials_differ_the_best_validation_wins_and_a_stopped_sweep_is_continued
     assert len(results) == 3
     assert last["val/accuracy"] == max(result["val"]["accuracy"] for result in results)
     assert RunDirectory(last["run"]).read_result()["val"]["accuracy"] == last["val/accuracy"]
+
+
+def test_trials_that_diverge_count_but_are_not_the_best(latents, tmp_path):
+    run = find_run("classify/mnist", scale="tiny", model="latent", data=latents)
+    constant = {"optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
+    # With this rate, a weight decay of 0.1 multiplies the parameters by -22 in every step.
+    result = sweep(with_values(run, {**constant, "optimizer.lr": 230.0}), tmp_path / "some", trials=6, data=latents)
+    assert (result["trials"], result["best"]["optimizer.weight_decay"]) == (6, 0.01)
+    assert len(list((tmp_path / "some").glob("trial-*/result.json"))) == 3
+    with pytest.raises(UserError, match="diverged in all 2 trials. Use a learning rate below 1e"):
+        sweep(with_values(run, {**constant, "optimizer.lr": 1e30}), tmp_path / "all", trials=2, data=latents)
 
 
 def test_the_command_sweeps_with_a_shared_database(capsys, latents, tmp_path):

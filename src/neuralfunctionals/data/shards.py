@@ -75,15 +75,20 @@ def make_shards(
         share: `(i, n)` makes only the shards whose number is `i` modulo `n`, to divide the work among `n` machines.
         ray_address: Address of a Ray cluster to run on; `"local"` starts one on this machine.
         progress: Called with the number of items finished since the last call and, when a shard is finished, with the
-            PSNR of its fitted networks or the test accuracies of its CNNs.
+            PSNR of its fitted networks or the test accuracies of its CNNs. One thread calls it at a time.
     """
     store = Store.create(out, plan.header)
     mine = range(share[0], plan.header.num_shards, share[1])
     finished = [shard for shard in mine if store.has_shard(shard)]
     store.require_intact(finished)
     left = [shard for shard in mine if not store.has_shard(shard)]
-    report = progress or (lambda count, qualities: None)
-    workers = workers or num_cores()
+    workers, lock = workers or num_cores(), threading.Lock()
+
+    def report(count: int, qualities: Sequence[float]) -> None:
+        if progress is not None:
+            with lock:
+                progress(count, qualities)
+
     run = (
         _run_here(plan, left, workers, lambda count: report(count, ()))
         if ray_address is None

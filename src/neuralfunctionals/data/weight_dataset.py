@@ -115,8 +115,8 @@ class WeightDataset:
     # Choosing.
 
     def select(self, indices: Sequence[int] | np.ndarray | Tensor) -> WeightDataset:
-        """A dataset of these items only; it shares the memory map."""
-        return self._with(_items=self._items[np.asarray(indices)])
+        """A dataset of these items only, given by their positions or by a mask; it shares the memory map."""
+        return self._with(_items=self._items[_index_array(indices)])
 
     def _with(self, **changes: Any) -> WeightDataset:
         changed = object.__new__(WeightDataset)
@@ -200,13 +200,14 @@ class WeightDataset:
         return self.store.read_index(shard)[0][row]
 
     def __getitem__(self, index: int | Sequence[int] | slice | np.ndarray | Tensor) -> WeightItems:
-        if isinstance(index, (int, np.integer)):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"Item {index} of a dataset of {len(self)}.")
-            return self._make(self._items[[index]], alone=True)
-        return self._make(
-            self._items[index if isinstance(index, slice) else np.asarray(index, dtype=np.int64)], alone=False
-        )
+        if isinstance(index, slice):
+            return self._make(self._items[index], alone=False)
+        positions = _index_array(index)
+        if positions.ndim:
+            return self._make(self._items[positions], alone=False)
+        if not -len(self) <= positions < len(self):
+            raise IndexError(f"Item {positions} of a dataset of {len(self)}.")
+        return self._make(self._items[positions[None]], alone=True)
 
     def __getitems__(self, indices: Sequence[int]) -> WeightItems:
         return self[indices]
@@ -269,6 +270,12 @@ class WeightDataset:
 
     def __repr__(self) -> str:
         return f"WeightDataset({self.path}: {len(self)} items of {self.store.header.spec})"
+
+
+def _index_array(index: int | Sequence[int] | np.ndarray | Tensor) -> np.ndarray:
+    """Positions, or a mask of booleans, as an array; numpy refuses other numbers."""
+    found = np.asarray(index)
+    return found if found.size else found.astype(np.int64)
 
 
 def _tell_form(spec: NetworkSpec | None, made: Mapping[str, Any]) -> NetworkSpec | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def download(
                 _fetch(url, packed, lambda done, total, file=archive: progress and progress(file, done, total))
                 packed.seek(0)
                 _unpack(packed, members, folder, source.sha256, url)
-        except (urllib.error.URLError, OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, http.client.HTTPException, tarfile.TarError, zlib.error) as error:
             wanted = ", ".join(sorted(missing))
             raise UserError(
                 f"The image set '{name}' is not complete under {root}, and {url} could not be downloaded: {error}. Put "

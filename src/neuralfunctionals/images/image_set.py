@@ -202,9 +202,9 @@ _SOURCES = {
         dict(zip(_CIFAR_FILES, _CIFAR_SHA256, strict=True)),
     ),
 }
+_REPAIR = "Delete it to download it again."
 # Ends of train, val and test, counted over the publisher's training set followed by its test set. As published for
 # weight spaces, all MNIST networks come from the training set: the publisher's test set is not used.
-_REPAIR = "Delete it to download it again."
 _IDX_SPLITS = {"mnist": (45_000, 50_000, 60_000), "fashion": (55_000, 60_000, 70_000)}
 
 

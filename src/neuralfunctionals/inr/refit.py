@@ -34,7 +34,7 @@ def refit(
 
     Args:
         features: Sine networks, one channel.
-        edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or a
+        edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or
             your own function.
         height: Rows of the pictures.
         width: Columns of the pictures.

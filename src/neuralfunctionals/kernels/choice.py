@@ -36,7 +36,8 @@ PANEL = 16
 """Numbers of channels must be multiples of this."""
 
 _form: ContextVar[Form | None] = ContextVar("form", default=None)
-_libraries: dict[str, ctypes.CDLL] = {}
+_libraries: dict[tuple[str, bool], ctypes.CDLL | None] = {}
+"""Libraries by name and by whether they may be built; None if this process could not find or build one."""
 _lock = threading.Lock()
 _warned: set[str] = set()
 
@@ -79,9 +80,14 @@ def chosen_form() -> Form:
 def build(names: Sequence[str] = tuple(KERNELS)) -> dict[str, bool]:
     """Compiles libraries that are not yet in the cache; this takes some seconds per file.
 
+    Libraries that this process could not build before are tried again.
+
     Returns:
         For each name, whether its compiled form can be used; if not, a warning gives the reason.
     """
+    for name in names:
+        if _libraries.get((name, True)) is None:
+            _libraries.pop((name, True), None)
     return {name: library(name, build=True) is not None for name in names}
 
 
@@ -110,25 +116,31 @@ def library(name: str, *, build: bool = False) -> ctypes.CDLL | None:
         name: One of `KERNELS`.
         build: Whether to compile it if needed.
     """
-    if name in _libraries:
-        return _libraries[name]
+    if (name, build) in _libraries:
+        return _libraries[name, build]
     with _lock:
-        source = Path(__file__).with_name(f"{name}.cpp")
-        try:
-            found = native.load_library(source, *KERNELS[name], build=build)
-        except OSError as error:
-            warn_once(f"Using plain PyTorch, which is slower than {source.name}: {error}")
-            return None
-        if found is not None:
-            _libraries[name] = found
-        elif native.find_compiler() is None:
-            warn_once(
-                "Using plain PyTorch, which is slower than compiled kernels: there is no C++ compiler. "
-                "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this warning."
-            )
-        elif not build:
-            warn_once(f"Using plain PyTorch instead of {source.name}, which is not built. Run 'nf build' once.")
-        return found
+        if (name, build) not in _libraries:
+            found = _libraries[name, build] = _load(name, build=build)
+            if build or found is not None:  # then it makes no difference whether it may be built
+                _libraries[name, not build] = found
+        return _libraries[name, build]
+
+
+def _load(name: str, *, build: bool) -> ctypes.CDLL | None:
+    source = Path(__file__).with_name(f"{name}.cpp")
+    try:
+        found = native.load_library(source, *KERNELS[name], build=build)
+    except OSError as error:
+        warn_once(f"Using plain PyTorch, which is slower than {source.name}: {error}")
+        return None
+    if found is None and native.find_compiler() is None:
+        warn_once(
+            "Using plain PyTorch, which is slower than compiled kernels: there is no C++ compiler. "
+            "Install g++ or clang++, or set CXX; NF_KERNELS=plain silences this warning."
+        )
+    elif found is None:
+        warn_once(f"Using plain PyTorch instead of {source.name}, which is not built. Run 'nf build' once.")
+    return found
 
 
 def choose_engine(engine: str, kernel: str, *, suits: bool, needs: str) -> Literal["native", "torch"]:

@@ -104,10 +104,10 @@ def execute(
     if continues:
         _require_same_data(dataset, directory)
     elif is_first:
-        if directory.is_run:
+        if force and directory.is_run:
             with directory.hold():
                 directory.clear()
-        directory.write_config(_describe(run, dataset, model))
+        directory.start(_describe(run, dataset, model))
     with directory.hold() if is_first else nullcontext():
         trainer = train(task, dataset, directory.path, run.training, progress=progress)
         if not trainer.is_global_zero:

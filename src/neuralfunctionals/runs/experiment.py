@@ -10,6 +10,7 @@ from torch import nn
 
 from neuralfunctionals.config import with_values
 from neuralfunctionals.data import WeightDataset
+from neuralfunctionals.errors import UserError
 from neuralfunctionals.registry import find_run
 from neuralfunctionals.runs.execute import execute
 from neuralfunctionals.tasks import Task
@@ -50,6 +51,11 @@ def experiment(
         >>> nf.runs.open_run("run").task.classify(networks)  # doctest: +SKIP
     """
     path = data.path if isinstance(data, WeightDataset) else data
+    if isinstance(data, WeightDataset) and len(data) < (count := len(WeightDataset(data.path))):
+        raise UserError(
+            f"Expected all {count} networks of the store at {path}, but got {len(data)} of them. "
+            "Pass the store, and values={'training.limit': N} to train on fewer networks."
+        )
     kind = type(model) if isinstance(model, nn.Module) else model
     recipe, name = (
         part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}" for part in (task, kind)

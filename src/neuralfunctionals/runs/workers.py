@@ -51,7 +51,7 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
     If one fails or this process is interrupted, all are stopped; runs can be resumed from their last validation.
     """
     running: list[subprocess.Popen[str]] = []
-    stopped = threading.Event()
+    stopped, lock = threading.Event(), threading.Lock()
     pool = ThreadPoolExecutor(max(1, processes))
 
     def work_off(jobs: Sequence[Job]) -> None:
@@ -71,7 +71,8 @@ def carry_out(groups: Sequence[Sequence[Job]], *, processes: int, threads: int, 
                 assert process.stdout is not None
                 for line in process.stdout:
                     name, done, total = line.rsplit(maxsplit=2)
-                    progress(name, int(done), int(total))
+                    with lock:
+                        progress(name, int(done), int(total))
             if process.returncode and not stopped.is_set():
                 complaints.seek(0)
                 said = complaints.read().strip() or f"exit code {process.returncode}"
@@ -103,6 +104,6 @@ def work() -> None:
             job = Job(run, **{name: path and Path(path) for name, path in order.items()})
             report(job.out.name, 0, run.training.steps)
             job.carry_out(partial(report, job.out.name))
-    except UserError as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from error

@@ -109,7 +109,7 @@ def _require_own(out: Path) -> None:
 
 def _fit(out: Path, data: DataConfig, report: Callable[[str, int, int], None]) -> int:
     """Fits the missing networks; returns their total number."""
-    done = len(WeightDataset(out)) if Store.is_at(out) and Store(out).has_shard(0) else 0
+    done = len(WeightDataset(out)) if Store.is_at(out) and Store(out).shards else 0
 
     def advance(total: int, count: int, psnr_db: Sequence[float]) -> None:
         nonlocal done

@@ -10,6 +10,7 @@ from typing import Any
 from neuralfunctionals.config import SCALES, Run, ZooConfig, with_values
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError
+from neuralfunctionals.machine import num_cores
 from neuralfunctionals.report import (
     FinishedRun,
     Table,
@@ -63,7 +64,7 @@ def reproduce(
         raise UserError(f"Expected stores for recipes of {name}, but got one for '{min(unknown)}'.")
     for path in stores.values():
         WeightDataset(path)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, num_cores() // jobs)
     every = []
     for planned in table.runs:
         run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})

@@ -16,6 +16,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.registry import TASKS, find_task
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.runs.execute import execute
+from neuralfunctionals.tasks import TrainingDivergedError
 from neuralfunctionals.tasks.definition import Space
 
 
@@ -49,6 +50,8 @@ def sweep(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Trains with different values and compares the best validations; a stopped sweep is resumed.
+
+    Trials whose loss diverges count, but cannot be the best.
 
     Args:
         run: The run to vary.
@@ -99,15 +102,21 @@ def sweep(
         path = out / f"trial-{digest}"
         trial.set_user_attr("run", path.name)
         begun = RunDirectory(path).is_run
-        result = execute(with_values(run, values), path, data=data, resume=begun, progress=False, fitting=fitting)
+        try:
+            result = execute(with_values(run, values), path, data=data, resume=begun, progress=False, fitting=fitting)
+        except TrainingDivergedError as error:  # these values have been tried too
+            raise optuna.TrialPruned(str(error)) from error
         return result["val"][task.metric]
 
     report = progress or (lambda done, total: None)
     count = min(trials, math.prod(map(len, space.values())))
-    while (done := len(found.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))) < count:
+    tried = (TrialState.COMPLETE, TrialState.PRUNED)
+    while (done := len(found.get_trials(deepcopy=False, states=tried))) < count:
         report(done, count)
         found.optimize(objective, n_trials=1)
     report(done, count)
+    if not found.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        raise UserError(f"The loss diverged in all {done} trials. Use a learning rate below {run.optimizer.lr:g}.")
     return {
         "recipe": run.recipe,
         "model": run.model_name,

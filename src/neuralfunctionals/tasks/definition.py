@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -182,7 +184,9 @@ def config_of(task: type[Any]) -> type[Any]:
     hints = get_type_hints(task.__init__)
     not_its_own = {"model", "optimizer", "seed", "omega", "convention", "source"}
     own = [p for p in list(inspect.signature(task).parameters.values()) if p.name not in not_its_own]
-    settings = [(p.name, hints.get(p.name, Any), field(default=p.default)) for p in own if p.default is not p.empty]
+    # Each instance gets its own copy of a default, which may be a list.
+    defaults = {p.name: partial(copy.copy, p.default) for p in own if p.default is not p.empty}
+    settings = [(name, hints.get(name, Any), field(default_factory=make)) for name, make in defaults.items()]
     return make_dataclass(f"{task.__name__}Config", settings, frozen=True)
 
 
