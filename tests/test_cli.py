@@ -143,7 +143,10 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["fit", "--images", "mnist-sample"], "--out|out"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "few"], "limit"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "0"], "--limit to be at least 1"),
-        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--recipe", "quick"], "one of .*'fast'"),
+        (
+            ["fit", "--images", "mnist-sample", "--out", "{}/s", "--recipe", "quick"],
+            "one of .*fast",
+        ),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--shard", "3/2"], "--shard I/N"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--hidden", "32,x"], "--hidden as widths"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--psnr", "nan"], "psnr.*nan"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.files.strict_json import conform_names
 
 Scale: TypeAlias = Literal["tiny", "small", "long", "paper"]
@@ -243,9 +243,8 @@ def with_values(run: Run, values: Mapping[str, Any]) -> Run:
 
 
 def _require_fields(what: str, names: Iterable[str], known: list[str]) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UserError(f"Expected a field of {what}, one of {', '.join(known)}, but got '{unknown[0]}'.")
+    for name in names:
+        require_choice(f"a field of {what},", name, known)
 
 
 def with_steps(run: Run, steps: int) -> Run:

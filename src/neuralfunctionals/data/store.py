@@ -87,7 +87,8 @@ class Store:
             )
         if not file.is_file():
             raise StoreError(
-                f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with 'nf fit --out {self.path}'."
+                f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with nf fit, or import a folder "
+                "of networks with nf data import."
             )
         data = file.read_bytes()
         self.header = StoreHeader.from_bytes(data, file)

@@ -34,7 +34,7 @@ def refit(
 
     Args:
         features: Sine networks, one channel.
-        edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or a
+        edit: From pictures as bytes, `(B, H, W, C)`, to pictures of the same shape: one of `nf.data.EDITS`, or
             your own function.
         height: Rows of the pictures.
         width: Columns of the pictures.
@@ -51,7 +51,7 @@ def refit(
     with torch.no_grad():
         shown = render_images(features, height, width)
     pictures = image_bytes(shown).cpu().numpy()
-    edited = np.asarray(edit(pictures))
+    edited = np.ascontiguousarray(edit(pictures))
     if edited.shape != pictures.shape:
         raise UserError(
             f"Expected the edit to return pictures of shape {pictures.shape}, but got {edited.shape}. "

@@ -272,8 +272,9 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
         >>> open_run("RUN").task.edit(my_siren)  # doctest: +SKIP
         Siren(...)
     """
+    path = Path(path).expanduser()
     directory = RunDirectory(find_shipped(path)).require()
-    is_shipped = directory.path != Path(path)
+    is_shipped = directory.path != path
     with imports_for(None if is_shipped else directory.path):
         run, config = _read_run(directory), directory.read_config()
     model = from_pretrained(os.fspath(path) if is_shipped else directory.model)
