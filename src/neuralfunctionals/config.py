@@ -132,6 +132,10 @@ class TrainingConfig:
     """Number of machines."""
     threads: int | None = None
     """Number of threads per process on a CPU. Defaults to torch's choice."""
+    loggers: str = ""
+    """More loggers, separated by commas: Lightning's, such as CSVLogger, or your own, such as my_package.MyLogger."""
+    callbacks: str = ""
+    """More callbacks, separated by commas: Lightning's, such as DeviceStatsMonitor, or your own."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
@@ -159,7 +163,7 @@ class TrainingConfig:
         return min(self.val_every, self.steps)
 
 
-FREE = ("accelerator", "devices", "nodes", "threads", "compile")
+FREE = ("accelerator", "devices", "nodes", "threads", "compile", "loggers")
 """Fields of `TrainingConfig` that affect where and how fast a run is computed, but not its result."""
 
 

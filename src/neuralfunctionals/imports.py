@@ -45,13 +45,13 @@ def import_object(path: str) -> Any:
     raise UserError(f"Cannot import {path}: there is no module '{parts[0]}'. Run from its folder, or install it.")
 
 
-def call_object(path: str, *arguments: Any) -> Any:
+def call_object(path: str, *arguments: Any, **options: Any) -> Any:
     """Calls the class or function with this path; its errors are reported as the user's."""
     found = import_object(path)
     if not callable(found):
         raise UserError(f"Expected {path} to be a class or a function, but it is a {type(found).__name__}.")
     try:
-        return found(*arguments)
+        return found(*arguments, **options)
     except Exception as error:
         raise UserError(f"{path} raised {type(error).__name__}: {error}") from error
 

@@ -128,10 +128,10 @@ class Store:
         if not different:
             return
         shown = [key for key in different if key not in ("images_sha256", "num_items")] or different  # these follow
-        differences = "; ".join(f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested" for key in shown)
         raise StoreError(
-            f"The store at {self.path} was made differently ({differences}). Repeat the command that made it to "
-            "continue, or choose another directory."
+            f"The store at {self.path} was made differently ("
+            + "; ".join(f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested" for key in shown)
+            + "). Repeat the command that made it to continue, or choose another directory."
         )
 
     # Shards.
