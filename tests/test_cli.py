@@ -143,7 +143,10 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["fit", "--images", "mnist-sample"], "--out|out"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "few"], "limit"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--limit", "0"], "--limit to be at least 1"),
-        (["fit", "--images", "mnist-sample", "--out", "{}/s", "--recipe", "quick"], "one of .*'fast'"),
+        (
+            ["fit", "--images", "mnist-sample", "--out", "{}/s", "--recipe", "quick"],
+            "one of .*fast",
+        ),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--shard", "3/2"], "--shard I/N"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--hidden", "32,x"], "--hidden as widths"),
         (["fit", "--images", "mnist-sample", "--out", "{}/s", "--psnr", "nan"], "psnr.*nan"),
@@ -164,6 +167,13 @@ def test_damage_is_named(tmp_path, capsys, file):
         (["data", "explode"], "Expected a command"),
         (["fly"], "Expected a command .*fit.*but got 'fly'"),
         (["clasify", "x"], "Did you mean classify?"),
+        (["data", "inf", "x"], "Did you mean data info?"),
+        (["data", "export", "state-dict", "x", "--out", "{}/s"], "Did you mean state-dicts?"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--recipe", "fsat"], "Did you mean fast?"),
+        (["fit", *FIT[1:], "--out", "{}/s", "--convention", "Paper"], "Did you mean paper?"),
+        (["reproduce", "tabel2"], "Did you mean table2?"),
+        ([*TRAIN, "--optimizer.name", "adaw"], "one of adam, adamw, but got 'adaw'. Did you mean adamw?"),
+        ([*TRAIN, "--unheard-of", "3"], "but got --unheard-of. nf train RECIPE --help lists them all"),
         (["data", "vrify", "x"], "Expected a command .*data verify"),
         (["fit"], "Expected --images NAME.PATH and --out DIR. Try nf fit --help"),
         (["classify"], "Expected RUN. Try"),
@@ -203,6 +213,11 @@ def test_another_plan_does_not_touch_a_store(tmp_path, capsys):
     code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--seed", "1")
     assert code == 2
     assert "seed: 0 in the store, 1 requested" in err
+    code, _, err = run(capsys, *FIT, "--out", tmp_path / "s", "--limit", "3", "--psnr", "20")
+    assert code == 2
+    assert re.search(
+        r"differently \(limit: \d+ in the store, 3 requested; recipe.stop_psnr_db: 40.0 in the store, 20", err
+    )
     assert {p.name: p.read_bytes() for p in (tmp_path / "s").iterdir()} == before
 
 

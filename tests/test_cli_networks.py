@@ -133,6 +133,13 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
         assert (code, read_form(tmp_path / "e.npz")) == (0, SirenForm(omega=20.0))
 
 
+def test_only_what_is_assumed_is_said(capsys, files, tmp_path):
+    words = ("classify", "digits-classify", "--weights", tmp_path / "one.pth")
+    for option, value, assumed in (("--omega", "30", "convention paper"), ("--convention", "dws", "omega 30")):
+        _, _, err = run(capsys, *words, option, value)
+        assert f"assuming {assumed}, which the model was trained on. Override it with --{assumed.split()[0]}." in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -146,13 +153,24 @@ def test_a_store_gives_the_same_answers_as_its_networks_in_a_file(capsys, files,
         (["classify", "digits-dilate", "--weights", "one.pth"], "a recipe classify/..., but digits-dilate"),
         (["classify", "digits-classify", "--weights", "one.pth", "--omega", "0"], "positive and finite"),
         (["edit", "--weights", "one.pth", "--out", "e.pth"], "one way to edit"),
-        (["edit", "--operation", "blurr", "--weights", "one.pth", "--out", "e.pth"], "one of blur, contrast"),
+        (["edit", "--operation", "blurr", "--weights", "one.pth", "--out", "e.pth"], "Did you mean blur?"),
+        (["edit", "blur", "--weights", "one.pth", "--out", "e.pth"], "Did you mean --operation blur?"),
+        (["edit", "--function", "cv2.blur", "--weights", "one.pth", "--out", "e.pth"], "cv2.blur raised error: "),
+        (["edit", "--function", "torch.pi", "--weights", "one.pth", "--out", "e.pth"], "but it is a float"),
+        (["predict", "cnn-accuracy", "--weights", "one.pth", "--module", "siren_styles.FunctionalLayer"], "TypeError"),
+        (["predict", "cnn-accuracy", "--weights", "one.pth", "--module", "broken"], "Cannot import broken: ValueError"),
+        (["classify", "digits-classify", "--weights", "net.pth"], "a dict with 'epoch' of type int. Save the"),
+        (["classify", "digits-classify", "--weights", "module.pth"], "from torch.save(module.state_dict(), file)"),
         (["edit", "digits-dilate", "--weights", "two.pth", "--out", "e.safetensors"], "Expected one network for"),
         (["predict", "cnn-accuracy", "--weights", "one.pth"], "The model takes networks 1->16"),
     ],
 )
 def test_mistakes_get_one_line(capsys, files, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken.py").write_text("raise ValueError('on purpose')\n")
+    torch.save({"epoch": 1, "net": {}}, tmp_path / "net.pth")
+    torch.save(Siren(), tmp_path / "module.pth")
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert message in err

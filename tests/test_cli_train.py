@@ -100,6 +100,8 @@ def test_edits_networks_of_a_file_into_one_that_loads_back(capsys, trained, tmp_
         (["evaluate", "nowhere"], "Expected the directory of a run, but nowhere has no run.json"),
         (["edit", "nowhere", "--weights", "a.pth", "--out", "b.pth"], "Expected the directory of a run"),
         (["reproduce", "table9"], "Expected a table"),
+        ([*TRAIN, "--training.loggers", "WandbLoger", "--out", "r"], "Did you mean WandbLogger?"),
+        ([*TRAIN, "--training.callbacks", "EarlyStopping", "--out", "r"], "missing a required argument: 'monitor'"),
     ],
 )
 def test_refuses_in_one_line_what_the_user_can_put_right(capsys, monkeypatch, tmp_path, words, message):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias, get_type_hints
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.files.strict_json import conform_names
 
 Scale: TypeAlias = Literal["tiny", "small", "long", "paper"]
@@ -132,6 +132,10 @@ class TrainingConfig:
     """Number of machines."""
     threads: int | None = None
     """Number of threads per process on a CPU. Defaults to torch's choice."""
+    loggers: str = ""
+    """More loggers, separated by commas: Lightning's, such as CSVLogger, or your own, such as my_package.MyLogger."""
+    callbacks: str = ""
+    """More callbacks, separated by commas: Lightning's, such as DeviceStatsMonitor, or your own."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "val_every", "log_every", "devices", "nodes"):
@@ -159,7 +163,7 @@ class TrainingConfig:
         return min(self.val_every, self.steps)
 
 
-FREE = ("accelerator", "devices", "nodes", "threads", "compile")
+FREE = ("accelerator", "devices", "nodes", "threads", "compile", "loggers")
 """Fields of `TrainingConfig` that affect where and how fast a run is computed, but not its result."""
 
 
@@ -245,9 +249,8 @@ def with_values(run: Run, values: Mapping[str, Any]) -> Run:
 
 
 def _require_fields(what: str, names: Iterable[str], known: list[str]) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UserError(f"Expected a field of {what}, one of {', '.join(known)}, but got '{unknown[0]}'.")
+    for name in names:
+        require_choice(f"a field of {what},", name, known)
 
 
 def with_steps(run: Run, steps: int) -> Run:

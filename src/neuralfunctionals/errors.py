@@ -13,6 +13,21 @@ class UserError(ValueError):
     """
 
 
+def require_choice(what: str, value: object, known: Iterable[str]) -> None:
+    """Raises unless the value is one of the known names, with the closest one.
+
+    Example:
+        >>> require_choice("a split,", "tset", ["train", "test"])
+        Traceback (most recent call last):
+        neuralfunctionals.errors.UserError: Expected a split, one of train, test, but got 'tset'. Did you mean test?
+    """
+    known = list(known)
+    if value not in known:
+        raise UserError(
+            f"Expected {what} one of {', '.join(known)}, but got '{value}'.{nearest(str(value), known, cutoff=0.5)}"
+        )
+
+
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """A sentence that suggests the known word closest to this one; empty if none is close.
 

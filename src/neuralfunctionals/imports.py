@@ -22,9 +22,10 @@ _asking: ContextVar[Path | None] = ContextVar("_asking", default=None)
 
 
 def import_object(path: str) -> Any:
-    """Imports the class or module with this path, such as `my_package.MyModel` or `my_package.my_module`."""
+    """Imports the class or module with this path, such as `my_package.MyModel` or `my_package:MyModel`."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # like `python -m`: finds modules in the working directory
+    path = path.replace(":", ".")
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -33,6 +34,8 @@ def import_object(path: str) -> Any:
             if error.name and not f"{path}.".startswith(f"{error.name}."):
                 raise UserError(f"Cannot import {path}: it needs {error.name}, which is not installed.") from error
             continue
+        except Exception as error:  # of the user's module
+            raise UserError(f"Cannot import {path}: {type(error).__name__}: {error}.") from error
         try:
             for name in parts[count:]:
                 found = getattr(found, name)
@@ -40,6 +43,17 @@ def import_object(path: str) -> Any:
             raise UserError(f"Expected {path} to be a class or a module, but {error}.") from error
         return found
     raise UserError(f"Cannot import {path}: there is no module '{parts[0]}'. Run from its folder, or install it.")
+
+
+def call_object(path: str, *arguments: Any, **options: Any) -> Any:
+    """Calls the class or function with this path; its errors are reported as the user's."""
+    found = import_object(path)
+    if not callable(found):
+        raise UserError(f"Expected {path} to be a class or a function, but it is a {type(found).__name__}.")
+    try:
+        return found(*arguments, **options)
+    except Exception as error:
+        raise UserError(f"{path} raised {type(error).__name__}: {error}") from error
 
 
 def path_of(kind: type[Any]) -> str:

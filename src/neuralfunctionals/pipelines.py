@@ -52,14 +52,14 @@ class Pipeline:
         *,
         omega: float | None = None,
         convention: str | None = None,
-        layers: Sequence[str] | None = None,
+        layers: str | Sequence[str] | None = None,
         module: nn.Module | None = None,
     ) -> Any:
         """Runs the model.
 
         Args:
-            networks: A module, a `state_dict`, a list of either, features, the path of a file (`.pth`, `.pt`, `.ckpt`,
-                `.safetensors`, `.npz`), or a store (`WeightDataset` or the path of its folder).
+            networks: A module, a `state_dict`, the path of a file (`.pth`, `.pt`, `.ckpt`, `.safetensors`), a list of
+                these, features, an `.npz` file, or a store (`WeightDataset` or the path of its folder).
             omega: Frequency of sine networks. Defaults to the frequency that they record (a `Siren`, an `.npz` file, a
                 store), or else to that of the networks the model was trained on.
             convention: Their SIREN convention, `"paper"` or `"dws"`, with the same default.
@@ -79,7 +79,7 @@ class Pipeline:
         assumed = self.task.form
         if assumed is None:
             return None
-        return SirenForm.choose(omega, convention, known=given.form, assumed=assumed, where=given.where)
+        return SirenForm.choose(omega, convention, known=given.features.spec, assumed=assumed, where=given.where)
 
     def _run(self, given: GivenNetworks, form: SirenForm | None) -> Any:
         features = given.features

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from neuralfunctionals import tasks
 from neuralfunctionals.config import SCALES, Run, flatten
-from neuralfunctionals.errors import UserError, nearest
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.imports import import_object
 from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, make_run
 
@@ -167,8 +167,5 @@ def changed_fields(run: Run) -> dict[str, Any]:
 
 
 def _choose(what: str, name: str, known: Sequence[Name]) -> Name:
-    if name in known:
-        return known[[str(k) for k in known].index(name)]
-    raise UserError(
-        f"Expected a {what}, one of {', '.join(known)}, but got '{name}'.{nearest(name, known, cutoff=0.5)}"
-    )
+    require_choice(f"a {what},", name, known)
+    return next(choice for choice in known if choice == name)

@@ -112,7 +112,8 @@ class RunDirectory:
         """Returns itself; raises an error if there is no run, or no finished run."""
         if not self.is_run:
             raise UserError(
-                f"Expected the directory of a run, but {self.path} has no run.json. Create one with nf train."
+                f"Expected the directory of a run, but {self.path} has no run.json. Create one with nf train, or use a "
+                "shipped model (nf models)."
             )
         if finished and not self.is_finished:
             raise UserError(f"The run at {self.path} is not finished. Resume it with nf train ... --resume.")

@@ -22,7 +22,8 @@ def find_shipped(name: str | os.PathLike[str]) -> Path:
     """
     path, word = Path(name), os.fspath(name)
     if path.is_dir() or word not in SHIPPED:
-        if not path.exists() and (hint := nearest(word, SHIPPED, cutoff=0.8)):
+        # A word with a slash may be the name of a model on the hub.
+        if not path.exists() and (hint := nearest(word, SHIPPED, cutoff=0.8 if "/" in word else 0.6)):
             raise UserError(f"Found no run or model '{word}'.{hint} nf models lists the shipped models.")
         return path
     return _FOLDER / word

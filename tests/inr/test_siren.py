@@ -86,5 +86,5 @@ def test_mistakes_are_explained():
     cnn = NetworkSpec.cnn([1, 2], (3, 3))
     with pytest.raises(ValueError, match="dense layers with biases"):
         initial_weights(cnn, items((0, 0)))
-    with pytest.raises(ValueError, match="one of \\['paper', 'dws'\\], but got 'nfn'"):
+    with pytest.raises(ValueError, match="one of paper, dws, but got 'nfn'"):
         convert_convention(WeightSpaceFeatures.from_modules([Siren()]), "nfn")

@@ -127,5 +127,5 @@ def test_refuses_to_mix_up_weights_and_latents(encoded, tmp_path):
     with pytest.raises(ValueError, match="holds no networks"):
         encode(encoded / "run", encoded / "latents", tmp_path / "c")
     execute(find_run("classify/mnist", scale="tiny", model="dws"), tmp_path / "d", progress=False)
-    with pytest.raises(ValueError, match="Expected a run of an inr2array/ recipe, but .* is one of classify/mnist"):
+    with pytest.raises(ValueError, match="Expected a run of an inr2array/ recipe, but .* is a run of classify/mnist"):
         encode(tmp_path / "d", open_run(encoded / "run").data, tmp_path / "e")

@@ -1,5 +1,6 @@
 """The engine: exact resumption after real kills, averages, early stopping, accumulation, precision, devices."""
 
+import csv
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
 
 from neuralfunctionals.models import NFT
 from neuralfunctionals.run_directory import RunDirectory
@@ -126,6 +129,60 @@ def test_logs_are_written_for_people_and_tensorboard(sirens, tmp_path):
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
     assert any((tmp_path / "tensorboard").glob("events.*"))
+
+
+class Counter(Callback):
+    """A callback of a user."""
+
+    def on_train_start(self, trainer, pl_module):
+        self.steps = 0
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.steps += 1
+        pl_module.log("counted", float(self.steps))
+
+
+def no_logger():
+    return 3
+
+
+def test_loggers_and_callbacks_are_named_or_given(sirens, tmp_path):
+    plain = run(sirens, tmp_path / "plain", CONFIG)
+    names = {"loggers": "CSVLogger", "callbacks": f"DeviceStatsMonitor, {__name__}:Counter"}
+    named = run(sirens, tmp_path / "named", {**CONFIG, **names})
+    (file,) = (tmp_path / "named").glob("lightning_logs/*/metrics.csv")
+    with open(file) as lines:
+        rows = list(csv.DictReader(lines))
+    assert [float(row["loss"]) for row in rows if row["loss"]] == [
+        pytest.approx(row["loss"]) for row in curve(tmp_path / "named") if "loss" in row
+    ]
+    assert [float(row["counted"]) for row in rows if row["counted"]] == list(range(1, 25))
+    assert curve(tmp_path / "plain") == curve(tmp_path / "named")
+    assert any(isinstance(part, Counter) and part.steps == 24 for part in named.trainer.callbacks)
+    assert not any(isinstance(part, Counter) for part in plain.trainer.callbacks)
+    counter, logger = Counter(), CSVLogger(tmp_path / "own")
+    task = EditTask(NFT(sirens.spec, **TINY), edit="dilate")
+    given = {"loggers": [logger], "callbacks": [counter]}
+    train(task, sirens, tmp_path / "given", TrainingConfig(**CONFIG), progress=False, **given)
+    assert counter.steps == 24
+    assert logger in task.trainer.loggers
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"loggers": "CVSLogger"}, "Expected a logger of Lightning, or the path .* Did you mean CSVLogger?"),
+        ({"callbacks": "LearningRateMonitr"}, "Did you mean LearningRateMonitor?"),
+        ({"callbacks": "EarlyStopping"}, "missing a required argument: 'monitor'. Write a function without"),
+        ({"callbacks": "nowhere.Stop"}, "Cannot import nowhere.Stop: there is no module 'nowhere'"),
+        ({"loggers": f"{__name__}.no_logger"}, "no_logger to return a Logger of Lightning, but got int"),
+        ({"loggers": f"{__name__}.Counter"}, "Counter to return a Logger of Lightning, but got Counter"),
+    ],
+)
+def test_refuses_loggers_and_callbacks_that_cannot_be_made(sirens, tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        run(sirens, tmp_path, {**CONFIG, **names})
+    assert not list(tmp_path.iterdir())
 
 
 def test_refuses_to_go_on_when_the_loss_is_no_number(sirens, tmp_path):

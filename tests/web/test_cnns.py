@@ -22,7 +22,7 @@ def predictor():
 
 def saved(module):
     file = io.BytesIO()
-    torch.save(module.state_dict(), file)
+    torch.save(module if isinstance(module, dict) else module.state_dict(), file)
     return url(file.getvalue())
 
 
@@ -68,6 +68,9 @@ def test_an_own_cnn_is_read_and_its_accuracy_is_not_claimed(predictor):
     assert own.predicted == pytest.approx(float(predictor.predict(module)), abs=1e-6)
     card = cnn_cards.prediction_card(own)
     assert "not known here" in card
+    names = [f"{layer}.{part}" for layer in ("conv1", "conv2", "conv3", "fc") for part in ("weight", "bias")]
+    renamed = Cnn.from_source(saved(dict(zip(names, module.state_dict().values(), strict=True))))
+    assert torch.equal(renamed.network.tensor, expected.tensor)
     assert "measured" not in card
     assert "your network" in cnn_cards.weights_card(own)
 

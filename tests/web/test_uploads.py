@@ -37,8 +37,10 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def state_dict(fitted):
-    """With names of one's own."""
-    names = ["net.0.linear", "net.1.linear", "last"]
+    return named(fitted, "net.0.linear", "net.1.linear", "last")
+
+
+def named(fitted, *names):
     tensors = iter(fitted.fitted.to_state_dicts()[0].values())
     return {f"{name}.{kind}": next(tensors) for name in names for kind in ("weight", "bias")}
 
@@ -49,6 +51,7 @@ def test_every_kind_of_file_becomes_the_exhibit(state_dict, fitted):
         "old pth": saved(state_dict, _use_new_zipfile_serialization=False),
         "checkpoint": saved({"epoch": 3, "state_dict": state_dict}),
         "safetensors": safetensors.torch.save(state_dict),
+        "other names": saved(named(fitted, "fc1", "fc2", "out")),
         "double": saved({name: tensor.double() for name, tensor in state_dict.items()}),
     }
     for kind, content in files.items():

@@ -109,7 +109,8 @@ def _print_help(words: Sequence[str]) -> int:
     rest = words[1:] if group else words
     if not found or (rest and rest[0] not in ("-h", "--help")):
         # The first of two words may be a whole command, or the first half of one.
-        close = "" if group and found else nearest(group, COMMANDS) or nearest(" ".join(words[:2]), COMMANDS)
+        two = nearest(" ".join(words[:2]), COMMANDS)
+        close = two if group and found else nearest(group, COMMANDS) or two
         names = ", ".join(found or COMMANDS)
         _fail(f"Expected a command ({names}), but got '{' '.join(words)}'.{close} Try nf --help.")
     print("Weight-space learning: models that take the weights of other networks as input.\n\nusage: nf COMMAND ...\n")

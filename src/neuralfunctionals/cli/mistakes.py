@@ -28,8 +28,9 @@ def plain_message(message: str, parser: argparse.ArgumentParser) -> str:
 
 def _wrong_value(parser: argparse.ArgumentParser, key: str, value: str) -> str:
     action = next((action for action in parser._actions if action.dest == key), None)
-    kind = _describe(getattr(action, "_typehint", None))
-    return f"Expected {_call(action, key)} to be {kind}, but got '{value}'."
+    hint = getattr(action, "_typehint", None)
+    choices = [str(choice) for choice in get_args(hint)] if get_origin(hint) is Literal else []
+    return f"Expected {_call(action, key)} to be {_describe(hint)}, but got '{value}'.{nearest(value, choices)}"
 
 
 def _wrong_group(parser: argparse.ArgumentParser, key: str) -> str:
@@ -39,7 +40,7 @@ def _wrong_group(parser: argparse.ArgumentParser, key: str) -> str:
 
 def _unknown_field(parser: argparse.ArgumentParser, group: str, field: str) -> str:
     fields = [o.removeprefix(f"--{group}.") for o in _options(parser) if o.startswith(f"--{group}.")]
-    return f"{group} has no field '{field}'.{nearest(field, fields, cutoff=0.0)}"
+    return f"{group} has no field '{field}'.{nearest(field, fields) or f' Try {parser.prog} --help.'}"
 
 
 def _unknown_words(parser: argparse.ArgumentParser, words: str) -> str:

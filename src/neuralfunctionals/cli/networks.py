@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuralfunctionals.cli.command import Add, Command, parse_size, print_table, say
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
+
+if TYPE_CHECKING:
+    from neuralfunctionals.data.formats.given import GivenNetworks
+    from neuralfunctionals.inr import SirenForm
 
 # Torch and everything that needs it is imported inside the functions, so that --help is fast.
 
@@ -71,14 +76,10 @@ def read_networks(
         raise UserError("Expected networks: either --weights FILE or --data DIR.")
     from neuralfunctionals.data import WeightDataset
     from neuralfunctionals.data.formats.given import read_given
-    from neuralfunctionals.imports import import_object
+    from neuralfunctionals.imports import call_object
 
-    try:
-        made = None if module is None else import_object(module)()
-    except TypeError as error:
-        raise UserError(f"Expected {module} to be a class without arguments, but {error}.") from error
-    names = None if layers is None else [name.strip() for name in layers.split(",")]
-    networks = read_given(weights if data is None else WeightDataset(data), layers=names, module=made)
+    made = None if module is None else call_object(module)
+    networks = read_given(weights if data is None else WeightDataset(data), layers=layers, module=made)
     return networks, {"omega": omega, "convention": convention}
 
 
@@ -100,16 +101,24 @@ def apply_model(run: str, method: str, recipes: str, **given: Any) -> Iterator[t
 
     opened = open_run(run)
     if not hasattr(opened.task, method):
-        raise UserError(f"Expected a run of a recipe {recipes}/..., but {run} is one of {opened.run.recipe}.")
+        raise UserError(f"Expected a run of a recipe {recipes}/..., but {run} is a run of {opened.run.recipe}.")
     pipeline = Pipeline(opened)
     networks, asked = read_networks(**given)
     form = pipeline.choose_form(networks, **asked)
     yield opened.task, pipeline(networks, **asked), form
-    if form is not None and networks.form is None and None in asked.values():
-        say(
-            f"{networks.where} does not record its SIREN form; assuming {form}, which the model was trained on. "
-            "Override it with --omega and --convention."
-        )
+    if form is not None:
+        _say_assumed(networks, form, asked, why=", which the model was trained on")
+
+
+def _say_assumed(networks: GivenNetworks, form: SirenForm, asked: dict[str, Any], *, why: str = "") -> None:
+    """Reports which parts of a form are neither recorded by the networks nor requested."""
+    spec = networks.features.spec
+    assumed = [name for name, value in asked.items() if value is None and getattr(spec, name) is None]
+    if assumed:
+        values = {"omega": f"{form.omega:g}", "convention": form.convention}
+        parts = " and ".join(f"{name} {values[name]}" for name in assumed)
+        options = " and ".join(f"--{name}" for name in assumed)
+        say(f"{networks.where} does not record its SIREN form; assuming {parts}{why}. Override it with {options}.")
 
 
 # nf classify
@@ -172,6 +181,8 @@ def _edit(
         raise UserError("Expected one way to edit: a RUN (or a name of nf models), --operation or --function.")
     if os.path.exists(out) and not force:
         raise UserError(f"{out} already exists. Choose another file, or replace it with --force.")
+    if run in OPERATIONS.split(", "):
+        raise UserError(f"Expected a RUN, but got '{run}'. Did you mean --operation {run}?")
     if run is None:
         return _edit_pictures(operation, function, parse_size(image_size) or (28, 28), out, **given)
     with apply_model(run, "edit", "edit", **given) as (task, edited, form):
@@ -186,16 +197,18 @@ def _edit_pictures(
     """Renders the networks, edits the pictures, and fits again."""
     from neuralfunctionals.data import OPERATIONS
     from neuralfunctionals.data.formats.network_files import write_given
-    from neuralfunctionals.imports import import_object
+    from neuralfunctionals.imports import call_object
     from neuralfunctionals.inr import SirenForm, refit
 
-    if operation is not None and operation not in OPERATIONS:
-        raise UserError(f"Expected --operation to be one of {', '.join(OPERATIONS)}, but got '{operation}'.")
-    change = OPERATIONS[operation] if operation else import_object(str(function))
-    networks, form = read_networks(**given)
-    chosen = SirenForm.choose(**form, known=networks.form, assumed=SirenForm(), where=networks.where)
+    if operation is not None:
+        require_choice("--operation to be", operation, OPERATIONS)
+    change = OPERATIONS[operation] if operation else partial(call_object, str(function))
+    networks, asked = read_networks(**given)
+    spec = networks.features.spec
+    chosen = SirenForm.choose(**asked, known=spec, assumed=SirenForm(), where=networks.where)
     edited = refit(chosen.label(networks.features), change, height=size[0], width=size[1])
     write_given(out, networks.restore(edited.features), form=chosen)
+    _say_assumed(networks, chosen, asked)
     psnr_db = round(float(edited.psnr_db.mean()), 2)
     return {"networks": len(networks.features), "edit": operation or function, "psnr_db_mean": psnr_db, "out": out}
 

@@ -119,7 +119,8 @@ def _require_known(parser: Any, words: Sequence[str]) -> None:
     for word in words:
         option = word.partition("=")[0]
         if option.startswith("--") and option not in known:
-            raise UserError(f"Expected a field of the recipe, but got {option}.{nearest(option, known, cutoff=0.0)}")
+            hint = nearest(option, known, cutoff=0.7) or " nf train RECIPE --help lists them all."
+            raise UserError(f"Expected a field of the recipe, but got {option}.{hint}")
 
 
 def _train(

@@ -87,7 +87,8 @@ class Store:
             )
         if not file.is_file():
             raise StoreError(
-                f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with 'nf fit --out {self.path}'."
+                f"Expected a store at {self.path}, but there is no {_HEADER}. Make one with nf fit, or import a folder "
+                "of networks with nf data import."
             )
         data = file.read_bytes()
         self.header = StoreHeader.from_bytes(data, file)
@@ -122,18 +123,16 @@ class Store:
         return store
 
     def _require_same(self, header: StoreHeader) -> None:
-        ours, theirs = (json.loads(h.to_bytes().partition(b"\n")[0]) for h in (self.header, header))
-        differences = [
-            f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested"
-            for there, asked in ((ours.pop("provenance"), theirs.pop("provenance")), (ours, theirs))
-            for key in sorted({*there, *asked})
-            if there.get(key) != asked.get(key)
-        ]
-        if differences:
-            raise StoreError(
-                f"The store at {self.path} was made differently ({'; '.join(differences)}). Repeat the command that "
-                "made it to continue, or choose another directory."
-            )
+        there, asked = (dict(_flatten(json.loads(h.to_bytes().partition(b"\n")[0]))) for h in (self.header, header))
+        different = sorted(key for key in {*there, *asked} if there.get(key) != asked.get(key))
+        if not different:
+            return
+        shown = [key for key in different if key not in ("images_sha256", "num_items")] or different  # these follow
+        raise StoreError(
+            f"The store at {self.path} was made differently ("
+            + "; ".join(f"{key}: {there.get(key)!r} in the store, {asked.get(key)!r} requested" for key in shown)
+            + "). Repeat the command that made it to continue, or choose another directory."
+        )
 
     # Shards.
 
@@ -331,3 +330,12 @@ class Store:
 
 
 _REPAIR = "Delete this file and repeat the command that made the store: it makes that shard again."
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a header; nested ones are named like `recipe.steps`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, "" if name == "provenance" else f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

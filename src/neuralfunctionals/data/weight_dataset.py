@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuralfunctionals.data.store import Store
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.images.splits import SPLITS
 from neuralfunctionals.inr import SirenForm, convert, image_bytes, render_images
 from neuralfunctionals.inr.siren import can_be_siren
@@ -125,8 +125,7 @@ class WeightDataset:
 
     def split(self, name: str) -> WeightDataset:
         """The items of `"train"`, `"val"` or `"test"`."""
-        if name not in SPLITS:
-            raise UserError(f"Expected a split, one of {list(SPLITS)}, but got {name!r}.")
+        require_choice("a split,", name, SPLITS)
         return self.select(np.flatnonzero(self.column("split").numpy() == SPLITS.index(name)))
 
     def spread(self, count: int | None) -> WeightDataset:

@@ -43,6 +43,8 @@ def require_file(file: Path, what: str) -> Path:
     """Raises unless there is a regular file: opening a pipe or a device could block forever."""
     try:
         mode = file.stat().st_mode
+    except FileNotFoundError as error:
+        raise UserError(f"Expected the {what} {file}, but there is no such file.") from error
     except (OSError, ValueError) as error:
         raise UserError(f"Cannot read the {what} {file}: {error}.") from error
     if not stat.S_ISREG(mode):
@@ -151,7 +153,7 @@ def _read_npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
 def read_tensors(file: Path) -> Any:
     """Reads a `.pth`, `.pt` or `.safetensors` file: tensors in dictionaries and lists, and plain values."""
     require_file(file, "file of weights")
-    with refusing(file, "a state_dict"), warnings.catch_warnings():
+    with refusing(file, "a state_dict, from torch.save(module.state_dict(), file)"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about pickles that it then refuses
         stored = file.stat().st_size
         require_memory(stored, "it")

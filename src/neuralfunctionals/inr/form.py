@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr.siren import convert_convention, known_form, require_convention
+from neuralfunctionals.inr.siren import (
+    can_be_siren,
+    convert_convention,
+    known_form,
+    layer_omegas,
+    require_convention,
+)
 from neuralfunctionals.weight_space import Activation, NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
+
+# Axes: N packed entries.
 
 
 @dataclass(frozen=True)
@@ -68,22 +79,30 @@ class SirenForm:
 
     @classmethod
     def choose(
-        cls, omega: float | None, convention: str | None, *, known: SirenForm | None, assumed: SirenForm, where: object
+        cls,
+        omega: float | None,
+        convention: str | None,
+        *,
+        known: SirenForm | NetworkSpec | None,
+        assumed: SirenForm,
+        where: object,
     ) -> SirenForm:
         """The requested form, or else the known one, or else the assumed one.
 
         Args:
             omega: The requested frequency.
             convention: The requested convention.
-            known: The form recorded in the networks' file; requesting a different one is an error.
+            known: What the networks record, such as their spec; requesting something else is an error.
             assumed: Used for parts that are neither requested nor known.
-            where: The file, for the message.
+            where: The networks, for the message.
         """
-        rest = known or assumed
-        chosen = cls(rest.omega if omega is None else omega, rest.convention if convention is None else convention)
-        if known is not None and chosen != known:
-            raise UserError(f"{where} says that its networks have {known}, but {chosen} was requested. Leave it out.")
-        return chosen
+        chosen: dict[str, Any] = {}
+        for name, value in (("omega", omega), ("convention", convention)):
+            recorded = getattr(known, name, None)
+            if None not in (value, recorded) and value != recorded:
+                raise UserError(f"{where} records {name} {recorded}, but {value} was requested. Leave it out.")
+            chosen[name] = next(x for x in (value, recorded, getattr(assumed, name)) if x is not None)
+        return cls(**chosen)
 
     def __str__(self) -> str:
         return f"omega {self.omega:g} and convention {self.convention}"
@@ -111,6 +130,7 @@ def convert(features: WeightSpaceFeatures, target: SirenForm | NetworkSpec) -> W
         >>> torch.allclose(render(converted, grid)[0], siren(grid), atol=1e-5)
         True
     """
+    features, _ = with_one_frequency(features)
     source = SirenForm.of(features.spec)
     if isinstance(target, NetworkSpec):
         target = SirenForm.of(target, assumed=source)
@@ -119,10 +139,28 @@ def convert(features: WeightSpaceFeatures, target: SirenForm | NetworkSpec) -> W
     features = convert_convention(features, target.convention)
     if source.omega == target.omega:
         return features
-    spec = features.spec.with_activation(Activation("sine", target.omega), convention=target.convention)
-    ratio, last = source.omega / target.omega, spec.num_layers
-    scale = features.tensor.new_full((spec.num_entries, 1), ratio)
+    return _with_omega(features, [source.omega] * (features.spec.num_layers - 1), target.omega)[0]
+
+
+def with_one_frequency(features: WeightSpaceFeatures) -> tuple[WeightSpaceFeatures, Float[Tensor, "N 1"]]:
+    """Sine networks whose layers have different frequencies, converted to that of the first layer; exact.
+
+    Returns:
+        The networks, and the factor that each entry was multiplied by. Other networks are returned unchanged.
+    """
+    omegas = layer_omegas(features.spec) if can_be_siren(features.spec) else []
+    if len(set(omegas)) < 2:
+        return features, features.tensor.new_ones(features.spec.num_entries, 1)
+    return _with_omega(features, omegas, omegas[0])
+
+
+def _with_omega(
+    features: WeightSpaceFeatures, omegas: Sequence[float], omega: float
+) -> tuple[WeightSpaceFeatures, Float[Tensor, "N 1"]]:
+    """Networks with one frequency instead of these of their hidden layers, and the factors of the entries."""
+    spec = features.spec.with_activation(Activation("sine", omega), convention=features.spec.convention)
+    factors = features.tensor.new_ones(spec.num_entries, 1)
     for group in spec.groups:
-        if group.layer == last:
-            scale[group.start : group.stop] = 1
-    return WeightSpaceFeatures(spec, features.tensor * scale)
+        if group.layer < spec.num_layers:
+            factors[group.start : group.stop] = omegas[group.layer - 1] / omega
+    return WeightSpaceFeatures(spec, features.tensor * factors), factors

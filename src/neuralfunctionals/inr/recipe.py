@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 
 # Axes: S steps.
 
@@ -84,6 +84,5 @@ def find_recipe(recipe: str | FitRecipe) -> FitRecipe:
     """The recipe with this name; a recipe is returned as it is."""
     if isinstance(recipe, FitRecipe):
         return recipe
-    if recipe not in RECIPES:
-        raise UserError(f"Expected a fitting recipe, one of {sorted(RECIPES)}, but got {recipe!r}.")
+    require_choice("a fitting recipe,", recipe, RECIPES)
     return RECIPES[recipe]

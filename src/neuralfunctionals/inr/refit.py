@@ -51,7 +51,7 @@ def refit(
     with torch.no_grad():
         shown = render_images(features, height, width)
     pictures = image_bytes(shown).cpu().numpy()
-    edited = np.asarray(edit(pictures))
+    edited = np.ascontiguousarray(edit(pictures))
     if edited.shape != pictures.shape:
         raise UserError(
             f"Expected the edit to return pictures of shape {pictures.shape}, but got {edited.shape}. "

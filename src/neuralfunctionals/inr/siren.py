@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.weight_space import CONVENTIONS, Activation, Group, NetworkSpec, WeightSpaceFeatures
 from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA
 
@@ -59,18 +59,40 @@ class Siren(nn.Module):
 
 def can_be_siren(spec: NetworkSpec) -> bool:
     """Whether the networks can be sine networks: dense layers with biases, and sine or unknown activations."""
-    is_other = spec.activation is not None and spec.omega is None
-    return spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers) and not is_other
+    is_dense = spec.is_chain and not spec.has_kernels and all(layer.has_bias for layer in spec.layers)
+    return is_dense and find_other_activation(spec) is None
+
+
+def find_other_activation(spec: NetworkSpec) -> str | None:
+    """A known activation of a chain that sine networks do not have: they are linear after the last layer."""
+    hidden = [layer.activation for layer in spec.layers[:-1] if layer.activation is not None]
+    others = [str(activation) for activation in hidden if activation.omega is None]
+    last = spec.layers[-1].activation if spec.is_chain else None
+    if last not in (None, Activation("identity")):
+        others.append(f"{last} after the last layer")
+    return next(iter(others), None)
+
+
+def layer_omegas(spec: NetworkSpec) -> list[float]:
+    """The frequencies of the hidden layers of a chain, if all are known; else an empty list."""
+    hidden = [layer.activation for layer in spec.layers[:-1]]
+    found = [activation.omega for activation in hidden if activation is not None and activation.omega is not None]
+    return found if len(found) == len(hidden) else []
 
 
 def require_siren(spec: NetworkSpec) -> None:
-    """Raises unless the networks can be sine networks."""
-    if spec.is_chain and spec.activation is not None and spec.omega is None:
-        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {spec.activation}.")
+    """Raises unless the networks can be sine networks, of one frequency."""
+    if spec.is_chain and (other := find_other_activation(spec)) is not None:
+        raise UserError(f"Expected sine networks, but the networks {spec} have the activation {other}.")
     if not can_be_siren(spec):
         raise UserError(
             f"Expected sine networks, which have dense layers with biases only, but got {spec}. "
             "Use NetworkSpec.siren, for instance NetworkSpec.siren([2, 32, 32, 1])."
+        )
+    if len(set(omegas := layer_omegas(spec))) > 1:
+        raise UserError(
+            f"Expected one frequency for all layers, but got omega {', '.join(f'{x:g}' for x in omegas)}. Convert the "
+            "networks first: nf.inr.convert(features, nf.inr.SirenForm())."
         )
 
 
@@ -93,8 +115,7 @@ def known_form(spec: NetworkSpec) -> tuple[float, str]:
 
 def require_convention(convention: str) -> None:
     """Raises unless the convention is a known one."""
-    if convention not in CONVENTIONS:
-        raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {convention!r}.")
+    require_choice("the convention to be", convention, CONVENTIONS)
 
 
 def initial_weights(

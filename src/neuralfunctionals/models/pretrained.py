@@ -147,8 +147,9 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _find(name: str | Path, **kwargs: Any) -> tuple[Path, Path | None]:
     """The directory of a model's files; and again if it is neither shipped nor from the hub, else None."""
-    path = find_shipped(name)
-    is_here = path.is_dir() and path == Path(name)
+    given = Path(name).expanduser()
+    path = find_shipped(given)
+    is_here = path.is_dir() and path == given
     if not path.is_dir():
         try:
             path = Path(snapshot_download(str(name), **kwargs))

@@ -124,7 +124,7 @@ def build_task(run: Run, model: nn.Module, made: Mapping[str, Any]) -> Task:
 
 def task_class(task: TaskDefinition) -> type[Task]:
     """The class of a task."""
-    return task.task if isinstance(task.task, type) else import_object(task.task.replace(":", "."))
+    return task.task if isinstance(task.task, type) else import_object(task.task)
 
 
 def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:

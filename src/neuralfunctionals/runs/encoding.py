@@ -35,7 +35,7 @@ def encode(
     """
     opened = open_run(run)
     if not hasattr(opened.task, "encode"):
-        raise UserError(f"Expected a run of an inr2array/ recipe, but {run} is one of {opened.run.recipe}.")
+        raise UserError(f"Expected a run of an inr2array/ recipe, but {run} is a run of {opened.run.recipe}.")
     weights = (opened.directory.model / "model.safetensors").read_bytes()
     made_by: dict[str, Any] = {"recipe": opened.run.recipe, "model": opened.run.model_name, "seed": opened.run.seed}
     made_by["sha256"] = hashlib.sha256(weights).hexdigest()

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
@@ -32,6 +34,7 @@ from neuralfunctionals.runs.build import build_model, build_task, finish_model, 
 from neuralfunctionals.runs.datasets import dataset_for
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
+from neuralfunctionals.tasks.named_parts import require_parts
 from neuralfunctionals.weight_space import NetworkSpec
 from neuralfunctionals.weight_space.symmetry import default_symmetry
 
@@ -68,6 +71,8 @@ def execute(
     progress: bool | Callable[[int, int], None] = True,
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     model: nn.Module | None = None,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Trains a model, keeps the best by validation, and measures it once on every split.
 
@@ -83,6 +88,8 @@ def execute(
         progress: Whether to show progress on standard error; or a function of the steps done and in total.
         fitting: Called while networks are fitted; see `dataset_for`.
         model: A model to train instead of the one that the run describes.
+        loggers: More loggers, besides those that the run names.
+        callbacks: More callbacks, besides those that the run names.
 
     Returns:
         The result, as in `result.json`.
@@ -92,6 +99,7 @@ def execute(
     continues = is_first and _continues(run, directory, resume=resume, force=force)
     if continues and directory.is_finished:
         return directory.read_result()
+    require_parts(run.training)
     reads_latents = run.model_name in find_task(run.recipe).latent_models
     if reads_latents and data is None:
         raise UserError(f"The model '{run.model_name}' needs latents: make them with nf encode, then use --data DIR.")
@@ -109,7 +117,8 @@ def execute(
                 directory.clear()
         directory.start(_describe(run, dataset, model))
     with directory.hold() if is_first else nullcontext():
-        trainer = train(task, dataset, directory.path, run.training, progress=progress)
+        parts: dict[str, Any] = {"loggers": loggers, "callbacks": callbacks}
+        trainer = train(task, dataset, directory.path, run.training, progress=progress, **parts)
         if not trainer.is_global_zero:
             raise SystemExit(0)
         return _finish(run, task, dataset, directory)
@@ -272,8 +281,9 @@ def open_run(path: str | os.PathLike[str]) -> TrainedRun:
         >>> open_run("RUN").task.edit(my_siren)  # doctest: +SKIP
         Siren(...)
     """
+    path = Path(path).expanduser()
     directory = RunDirectory(find_shipped(path)).require()
-    is_shipped = directory.path != Path(path)
+    is_shipped = directory.path != path
     with imports_for(None if is_shipped else directory.path):
         run, config = _read_run(directory), directory.read_config()
     model = from_pretrained(os.fspath(path) if is_shipped else directory.model)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from neuralfunctionals.config import with_values
@@ -27,6 +29,8 @@ def experiment(
     resume: bool = False,
     force: bool = False,
     progress: bool | Callable[[int, int], None] = True,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Trains a model on a task and writes a run directory for all commands and `open_run`.
 
@@ -42,6 +46,8 @@ def experiment(
         resume: Whether to require a run to resume.
         force: Delete an earlier run first.
         progress: Whether to show progress on standard error; or a function of the steps done and in total.
+        loggers: More loggers of Lightning, besides TensorBoard's.
+        callbacks: More callbacks of Lightning.
 
     Returns:
         The result, as in `result.json`.
@@ -62,4 +68,5 @@ def experiment(
     )
     run = with_values(find_run(recipe, scale=scale, model=name, data=path), values or {})
     given = model if isinstance(model, nn.Module) else None
-    return execute(run, out, data=path, resume=resume, force=force, progress=progress, model=given)
+    parts: dict[str, Any] = {"loggers": loggers, "callbacks": callbacks}
+    return execute(run, out, data=path, resume=resume, force=force, progress=progress, model=given, **parts)

@@ -13,7 +13,7 @@ import torch
 
 from neuralfunctionals.config import DataConfig, Run, with_steps, with_values
 from neuralfunctionals.data import Store, WeightDataset
-from neuralfunctionals.errors import UserError, nearest
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.inr import render_images
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.registry import TASKS, find_run
@@ -76,8 +76,7 @@ def run_demo(
         scale: `small`, or `tiny`, which only tests the pipeline.
         progress: Called with the name of the current work, and its networks or steps done and in total.
     """
-    if scale not in SCALES:
-        raise UserError(f"Expected a scale, one of {', '.join(SCALES)}, but got '{scale}'.{nearest(scale, SCALES)}")
+    require_choice("a scale,", scale, SCALES)
     started, out = time.perf_counter(), Path(out)
     _require_own(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from neuralfunctionals.config import SCALES, Run, ZooConfig, with_values
 from neuralfunctionals.data import WeightDataset
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.machine import num_cores
 from neuralfunctionals.report import (
     FinishedRun,
@@ -53,9 +53,8 @@ def reproduce(
         fitting: Called while networks are fitted; see `dataset_for`.
         progress: Called with the number of runs done and in total.
     """
-    if name not in TABLES or scale not in SCALES:
-        expected = f"one of {sorted(TABLES)} at a scale of {list(SCALES)}"
-        raise UserError(f"Expected a table, {expected}, but got '{name}' at '{scale}'.")
+    require_choice("a table,", name, TABLES)
+    require_choice("a scale,", scale, SCALES)
     if jobs < 1:
         raise UserError(f"Expected at least one job, but got {jobs}.")
     table, out, stores = TABLES[name], Path(out), stores or {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -17,8 +16,8 @@ from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
 from neuralfunctionals.data.formats.given import read_given
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import Siren, SirenForm, convert
-from neuralfunctionals.inr.siren import can_be_siren
+from neuralfunctionals.inr import SirenForm, convert
+from neuralfunctionals.inr.siren import can_be_siren, find_other_activation
 from neuralfunctionals.tasks.batches import mixed_seed
 from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightSpaceFeatures
 
@@ -106,10 +105,8 @@ class Task(LightningModule):
         if self.form is not None:
             # Sine networks of another form are converted, not refused.
             if can_be_siren(own) and not can_be_siren(spec):
-                raise UserError(
-                    f"The model takes sine networks, but {where} has networks with the activation "
-                    f"{spec.activation}. {remedy}"
-                )
+                other = find_other_activation(spec)
+                raise UserError(f"The model takes sine networks, but {where} has the activation {other}. {remedy}")
         elif (conflict := spec.find_conflict(own)) is not None:
             raise UserError(f"The model cannot take the networks of {where}: they have {conflict}. {remedy}")
 
@@ -131,37 +128,22 @@ class Task(LightningModule):
         dataset = dataset.with_images() if self.needs_images else dataset
         return dataset if self.form is None else dataset.in_form(self.form)
 
-    def form_of(self, modules: Sequence[nn.Module], form: SirenForm | None = None) -> SirenForm | None:
-        """The form of modules: as given, or else with the frequency of the `Siren`s among them.
-
-        None for other modules: what their spec does not record is assumed to be as for the model.
-        """
-        if self.form is None:
-            return form
-        omegas = {module.omega for module in modules if isinstance(module, Siren)}
-        if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
-            expected = "one frequency" if form is None else f"omega {form.omega:g}"
-            raise UserError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
-        return form or (replace(self.form, omega=omegas.pop()) if omegas else None)
-
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
         """Converts modules, `state_dict`s or features to inputs of the model: checked, in its form, on its device.
 
         Args:
             networks: The networks.
-            form: Their form; see `form_of`.
+            form: Their form. Defaults to what their spec records, and then to the form of the model.
         """
-        if holds_state_dicts(networks):
-            networks = read_given(networks).features
         if not isinstance(networks, WeightSpaceFeatures):
-            modules = [networks] if isinstance(networks, nn.Module) else list(networks)
-            networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
+            networks = read_given(networks).features
         self.require_spec(networks.spec, "the input")
         networks.require_finite()
         if self.form is not None and can_be_siren(networks.spec):
             form = form or SirenForm.of(networks.spec, assumed=self.form)
             networks = convert(form.label(networks), self.form)
-        return networks.to(self.device)
+        dtype = next((p.dtype for p in self.model.parameters()), networks.dtype)
+        return networks.to(self.device, dtype)
 
     # Lightning's methods.
 
@@ -206,13 +188,6 @@ class Task(LightningModule):
         self._scores.clear()
         self.log_dict({f"val/{name}": value for name, value in metrics.items() if name != self.metric})
         self.log(f"val/{self.metric}", metrics[self.metric], prog_bar=True)
-
-
-def holds_state_dicts(networks: Any) -> bool:
-    """Whether the input is a `state_dict` or a list of these."""
-    if isinstance(networks, (list, tuple)):
-        return bool(networks) and all(isinstance(part, Mapping) for part in networks)
-    return isinstance(networks, Mapping)
 
 
 def form_of_model(model: nn.Module) -> SirenForm | None:

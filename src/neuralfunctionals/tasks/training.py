@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, ProgressBar, WeightAveraging
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch import Tensor
 
 from neuralfunctionals.config import TrainingConfig
@@ -28,6 +28,7 @@ from neuralfunctionals.progress import Progress
 from neuralfunctionals.run_directory import REMEDY, RunDirectory
 from neuralfunctionals.tasks.batches import EvalBatches, TrainBatches
 from neuralfunctionals.tasks.curves import Curves
+from neuralfunctionals.tasks.named_parts import make_callbacks, make_loggers
 from neuralfunctionals.tasks.task import Task
 
 
@@ -88,6 +89,8 @@ def train(
     config: TrainingConfig | None = None,
     *,
     progress: bool | Callable[[int, int], None] = True,
+    loggers: Sequence[Logger] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Trainer:
     """Trains on the training split and validates on the validation split; resumes an interrupted run.
 
@@ -103,6 +106,8 @@ def train(
         out: The run directory.
         config: How long to train, and on which devices.
         progress: Whether to show a progress bar on standard error; or a function of the steps done and in total.
+        loggers: Loggers besides TensorBoard's and those that the config names.
+        callbacks: Callbacks besides those that the config names.
     """
     config, run = config or TrainingConfig(), RunDirectory(out)
     dataset = task.adapt(dataset)
@@ -118,13 +123,16 @@ def train(
     better = "max" if task.higher_is_better else "min"
     keep: dict[str, Any] = {"dirpath": run.checkpoints, "save_top_k": 1, "enable_version_counter": False}
     best = ModelCheckpoint(**keep, filename="best", monitor=f"val/{task.metric}", mode=better, save_weights_only=True)
-    callbacks: list[Callback] = [Curves(run, every=config.log_every), best]
+    given = [*callbacks, *make_callbacks(config.callbacks)]
+    loggers = [*loggers, *make_loggers(config.loggers, run.path)]
+    has_bar = any(isinstance(part, ProgressBar) for part in given)
+    callbacks = [Curves(run, every=config.log_every), best, *given]
     if config.ema_decay is not None:
         callbacks.append(WeightAveraging(multi_avg_fn=partial(_average, decay=config.ema_decay)))
     if config.patience is not None:
         callbacks.append(EarlyStopping(f"val/{task.metric}", patience=config.patience, mode=better, min_delta=0.0))
     shown = Progress("steps")
-    if progress:
+    if progress and not has_bar:
         callbacks.append(StepReport(shown if progress is True else progress))
     # Last, so that its checkpoint includes the state of the other callbacks after the validation.
     callbacks.append(ModelCheckpoint(**keep, filename="last", every_n_epochs=1, save_on_train_epoch_end=True))
@@ -140,13 +148,13 @@ def train(
             accumulate_grad_batches=config.accumulate,
             gradient_clip_val=task.optimizer.clip_norm,
             callbacks=callbacks,
-            logger=TensorBoardLogger(run.path, name="", version="tensorboard"),
+            logger=[TensorBoardLogger(run.path, name="", version="tensorboard"), *loggers],
             plugins=[WholeFiles()],
             use_distributed_sampler=False,
             enable_model_summary=False,
-            enable_progress_bar=False,  # ours counts the steps of the whole run
+            enable_progress_bar=has_bar,  # ours counts the steps of the whole run
             num_sanity_val_steps=0,
-            log_every_n_steps=config.steps,  # `Curves` logs instead
+            log_every_n_steps=config.log_every if given else config.steps,  # ours is logged by `Curves`
         )
         share = (trainer.global_rank, trainer.world_size)
         batches = TrainBatches(

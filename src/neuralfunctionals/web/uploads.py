@@ -13,6 +13,7 @@ from pathlib import Path
 from neuralfunctionals.data.formats.network_files import read_state_dict
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.convert import spec_from_state_dict
 
 MAX_BYTES = 5 * 2**20
 """Maximum size of a file."""
@@ -69,7 +70,9 @@ def read_network(content: bytes, spec: NetworkSpec, what: str) -> WeightSpaceFea
                 raise UserError(str(error).replace(str(file), "the file")) from error
             raise UserError(_NO_NETWORK) from error
     try:
-        network = WeightSpaceFeatures.from_state_dicts([state_dict])
+        # The page asks for plain chains, so their layers may have any names.
+        own = spec_from_state_dict(state_dict, is_chain=True)
+        network = WeightSpaceFeatures.from_state_dicts([state_dict], own)
     except ValueError as error:
         reason = str(error).split(". ")[0].rstrip(".")[:300]
         raise UserError(f"This network does not fit. {reason}. {_expected(spec, what)}") from error

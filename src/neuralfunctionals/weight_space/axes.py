@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 
 Symmetry = Literal["NP", "HNP"]
 """`"NP"`: all neurons permute; `"HNP"`: only hidden neurons permute, not inputs and outputs."""
@@ -36,9 +36,7 @@ class Activation:
     omega: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in (*_ODD, *_HOMOGENEOUS, *_OTHERS):
-            known = sorted({*_ODD, *_HOMOGENEOUS, *_OTHERS})
-            raise UserError(f"Expected an activation from {known}, but got {self.name!r}. Use None if unknown.")
+        require_choice("an activation (None if unknown),", self.name, sorted({*_ODD, *_HOMOGENEOUS, *_OTHERS}))
         if (self.name == "sine") != (self.omega is not None):
             raise UserError(f"Expected a frequency omega for 'sine' and for no other activation, but got {self}.")
         if self.omega is not None:

@@ -118,6 +118,8 @@ class _ChainFacts:
         self.steps: list[list[tuple[str, Any]]] = []
         """For each layer, the names and arguments of the steps after it."""
         self.pooling: str | None = None
+        self.numbers: dict[fx.Node, float] = {}
+        """Buffers of one number, such as the frequency of sines."""
 
     def add(self, name: str, argument: Any = None) -> None:
         if self.steps:
@@ -163,6 +165,7 @@ def _follow_chain(
     current: fx.Node | None = None
     shapes: set[fx.Node] = set()  # nodes that hold sizes or options, not activations
     parameters: dict[fx.Node, str] = {}
+    buffers = dict(module.named_buffers())
     seen: set[str] = set()
     unknown: str | None = None  # an operation between layers that may mix neurons
     last: LayerSpec | None = None
@@ -180,6 +183,9 @@ def _follow_chain(
         name = _name(node)
         if node.op == "get_attr":
             parameters[node] = str(node.target)
+            if (buffer := buffers.get(str(node.target))) is not None and buffer.numel() == 1:
+                facts.numbers[node] = buffer.item()
+                shapes.add(node)
             continue
         layer = _functional_layer(module, node, current, parameters)
         inputs = [n for n in node.all_input_nodes if n not in shapes]
@@ -196,7 +202,7 @@ def _follow_chain(
         if layer is None and node.op != "call_module":
             positions_removed |= name in _REMOVES_POSITIONS or name.startswith("adaptive_")
             unknown = unknown if name in _NEURONWISE_FUNCTIONS else f"the operation '{name}'"
-            facts.add(name, _constant_argument(node))
+            facts.add(name, _constant_argument(node, facts.numbers))
             continue
         target = str(node.target) if layer is None else layer.name
         part = module.get_submodule(target)
@@ -247,9 +253,10 @@ def _functional_layer(
     return LayerSpec(out_neurons, in_neurons, (), "bias" in keys, name)
 
 
-def _constant_argument(node: fx.Node) -> Any:
+def _constant_argument(node: fx.Node, numbers: Mapping[fx.Node, float]) -> Any:
     """The number in an operation such as `30 * x`, or its options; None if it has none."""
-    rest = [x for x in node.args if not isinstance(x, fx.Node)] + [x for x in node.kwargs.values() if x is not None]
+    given = [numbers.get(x, x) if isinstance(x, fx.Node) else x for x in node.args]
+    rest = [x for x in given if not isinstance(x, fx.Node)] + [x for x in node.kwargs.values() if x is not None]
     rest = [x for x in rest if x is not False]
     return None if not rest else rest[0] if len(rest) == 1 else rest
 
@@ -302,7 +309,9 @@ def _layer_spec(layer: nn.Module, name: str) -> LayerSpec:
     return replace(spec, stride=layer.stride, padding=layer.padding) if plain else spec  # pyright: ignore
 
 
-def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None) -> NetworkSpec:
+def spec_from_state_dict(
+    state_dict: Mapping[str, Tensor], layers: Sequence[str] | None = None, *, is_chain: bool = False
+) -> NetworkSpec:
     """Finds the layers of a `state_dict` from their shapes and names, in any order of its keys.
 
     Neighbouring layers must fit, convolutions come before dense layers, and layers whose names differ only in
@@ -311,6 +320,7 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
     Args:
         state_dict: Keys `name.weight` and `name.bias`.
         layers: Names from input to output, to set the order explicitly.
+        is_chain: Whether the layers are known to follow each other directly, without skip connections.
     """
     weights = {k.rpartition(".")[0]: v for k, v in state_dict.items() if k.rpartition(".")[2] == "weight"}
     stacked = {v.shape[0] for k, v in state_dict.items() if k.rpartition(".")[2] == "bias" and v.ndim == 2}
@@ -325,7 +335,8 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
         raise UserError(
             "Expected a state_dict with the weights and biases of dense layers and convolutions only, but found "
             f"{', '.join(sorted(strangers)) or 'no weights'}. A state_dict alone does not say what other tensors do: "
-            "read the module with NetworkSpec.from_module(module, example_inputs), and pass its spec."
+            "pass the module as well (--module on the command line), or the spec that "
+            "NetworkSpec.from_module(module, example_inputs) finds."
         )
     specs = {
         name: LayerSpec(
@@ -338,7 +349,8 @@ def spec_from_state_dict(state_dict: Mapping[str, Tensor], layers: Sequence[str]
             raise UserError(f"Expected the names of all layers, {sorted(specs)}, in order, but got {list(layers)}.")
         return NetworkSpec(tuple(specs[name] for name in layers))
     order = find_order(specs)
-    _refuse_possible_skips(order)
+    if not is_chain:
+        _refuse_possible_skips(order)
     return NetworkSpec(tuple(order))
 
 
@@ -355,9 +367,10 @@ def _refuse_possible_skips(layers: Sequence[LayerSpec]) -> None:
     widths = [layers[0].in_neurons, *(layer.out_neurons for layer in layers)]
     if len(lists) > 1 and len(set(widths[1:])) < len(widths) - 1:
         raise UserError(
-            f"The shapes of {', '.join(layer.name for layer in layers)} also allow a network with skip connections, "
-            "which a state_dict does not show. Read the module: NetworkSpec.from_module(module, example_inputs). If "
-            "the layers follow each other directly, name them: NetworkSpec.from_state_dict(state_dict, layers=[...])."
+            f"The shapes of {', '.join(names)} also allow a network with skip connections, which a state_dict does not "
+            f"show. If the layers follow each other directly, confirm it with layers={names}, or on the command line "
+            f"with --layers {','.join(names)}. Otherwise read the module: NetworkSpec.from_module(module, "
+            "example_inputs)."
         )
 
 

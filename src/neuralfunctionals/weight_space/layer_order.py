@@ -9,7 +9,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import LayerSpec
 
 _GIVE_LAYERS = (
-    "Give the right one, from input to output: NetworkSpec.from_state_dict(state_dict, layers=[...]), or use "
+    "Give the right one, from input to output: layers=[...], or on the command line --layers. Or read the module with "
     "NetworkSpec.from_module."
 )
 _MAX_WORK = 500_000

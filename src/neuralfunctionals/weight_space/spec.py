@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.weight_space.axes import DEFAULT_OMEGA, Activation, Axis, Group, LayerSpec, Symmetry
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class NetworkSpec:
             object.__setattr__(self, "groups", _chain_groups(self.layers))
         else:
             _require_groups_fit(self.axes, self.groups)
-        if self.convention is not None and self.convention not in CONVENTIONS:
-            raise UserError(f"Expected the convention to be one of {list(CONVENTIONS)}, but got {self.convention!r}.")
+        if self.convention is not None:
+            require_choice("the convention to be", self.convention, CONVENTIONS)
         # Plain attributes: torch.compile does not support the lock of a cached property.
         object.__setattr__(self, "_widths", tuple(axis.size for axis in self.axes))
 

@@ -12,14 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neuralfunctionals.data.formats.network_files import naming, read_form, read_networks, read_state_dicts, unwrap
+from neuralfunctionals.data.formats.network_files import (
+    describe_content,
+    naming,
+    read_form,
+    read_networks,
+    read_state_dicts,
+    unwrap,
+)
 from neuralfunctionals.data.weight_dataset import WeightDataset
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import Siren, SirenForm
-from neuralfunctionals.inr.siren import can_be_siren
+from neuralfunctionals.inr.form import with_one_frequency
 from neuralfunctionals.weight_space import NetworkSpec, WeightSpaceFeatures
+from neuralfunctionals.weight_space.state import require_plain
 
-_EXPECTED = "a module, a state_dict, a list of these, features, a store, or the path of a file"
+_EXPECTED = "a module, a state_dict, the path of a file, a list of these, features, or a store"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,19 +34,19 @@ class GivenNetworks:
     """Networks as features, and the function that converts them back."""
 
     features: WeightSpaceFeatures
-    """In float32."""
+    """In float32. Their spec has what the networks record about the frequency and convention of their sines."""
     is_single: bool
     """Whether a single network was given rather than a list."""
     restore: Callable[[WeightSpaceFeatures], Any]
     """Converts features with new values to the type and the dtypes of the given networks."""
-    form: SirenForm | None = None
-    """Frequency and convention, if the networks record them."""
-    where: object = "the networks"
+    where: object = "the input"
     """Their name in messages."""
 
 
-def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn.Module | None = None) -> GivenNetworks:
-    """Reads networks from a module, a `state_dict`, a list of these, features, a store, or a file.
+def read_given(
+    networks: Any, *, layers: str | Sequence[str] | None = None, module: nn.Module | None = None
+) -> GivenNetworks:
+    """Reads networks from a module, a `state_dict`, a file, a list of these, features, or a store.
 
     Checkpoints are unwrapped (`state_dict`, `model_state_dict`, `model`), and so are modules inside
     `DistributedDataParallel` and `torch.compile`. Files are read as data only.
@@ -49,72 +56,87 @@ def read_given(networks: Any, *, layers: Sequence[str] | None = None, module: nn
         layers: Names of the layers from input to output, if the shapes of a `state_dict` allow several orders.
         module: A module that the `state_dict` belongs to, if its names and shapes are not enough.
     """
+    find_spec = _SpecFinder(layers, module)
     if isinstance(networks, (str, os.PathLike)):
-        file = Path(networks)
-        return _from_store(WeightDataset(file)) if file.is_dir() else _from_file(file, layers, module)
+        path = _local_path(networks)
+        return _from_store(WeightDataset(path)) if path.is_dir() else _from_file(path, find_spec)
     if isinstance(networks, WeightDataset):
         return _from_store(networks)
     if isinstance(networks, WeightSpaceFeatures):
-        dtype = networks.tensor.dtype
-        form = _told_form(networks.spec)
-        return GivenNetworks(networks.to(torch.float32), False, lambda new: new.to(dtype), form)
-    if isinstance(networks, (nn.Module, Mapping)):
-        return _from_parts([networks], layers, module, is_single=True)
-    if not isinstance(networks, Iterable) or isinstance(networks, Tensor):
+        dtype = networks.dtype
+        return GivenNetworks(networks.to(torch.float32), False, lambda new: new.to(dtype))
+    if isinstance(networks, (nn.Module, Mapping)) and not isinstance(networks, nn.ModuleList):
+        return _from_parts([networks], find_spec, is_single=True)
+    if not isinstance(networks, Iterable) or isinstance(networks, (Tensor, bytes)):
         raise UserError(f"Expected {_EXPECTED}, but got {type(networks).__name__}.")
-    return _from_parts(list(networks), layers, module, is_single=False)
+    return _from_parts(list(networks), find_spec, is_single=False)
+
+
+def _local_path(path: str | os.PathLike[str]) -> Path:
+    if "://" in os.fspath(path):
+        raise UserError(f"Expected a path on this machine, but got the URL {path}. Download the file first.")
+    return Path(path).expanduser()
 
 
 def _from_store(dataset: WeightDataset) -> GivenNetworks:
     features = dataset[:].features
     if features is None:
         raise UserError(f"Expected a store of networks, but {dataset.path} holds {', '.join(dataset.tensor_names)}.")
-    form = SirenForm.from_provenance(dataset.provenance)
-    return GivenNetworks(features.to(torch.float32), False, lambda new: new, form, dataset.path)
+    return GivenNetworks(features.to(torch.float32), False, lambda new: new, dataset.path)
 
 
-def _from_file(file: Path, layers: Sequence[str] | None, module: nn.Module | None) -> GivenNetworks:
+def _from_file(file: Path, find_spec: _SpecFinder) -> GivenNetworks:
     if file.suffix == ".npz":
-        features = read_networks(file)
-        return GivenNetworks(features, False, lambda new: new, read_form(file), file)
+        features, form = read_networks(file), read_form(file)
+        return GivenNetworks(features if form is None else form.label(features), False, lambda new: new, file)
     with naming(file):
         parts = read_state_dicts(file)
-        return replace(_from_parts(parts, layers, module, is_single=len(parts) == 1), where=file)
+        return replace(_from_parts(parts, find_spec, is_single=len(parts) == 1), where=file)
 
 
-def _from_parts(
-    parts: list[Any], layers: Sequence[str] | None, module: nn.Module | None, *, is_single: bool
-) -> GivenNetworks:
-    if not parts:
+def _from_parts(parts: list[Any], find_spec: _SpecFinder, *, is_single: bool) -> GivenNetworks:
+    networks = [network for part in parts for network in _read_part(part, is_single=is_single)]
+    if not networks:
         raise UserError(f"Expected {_EXPECTED}, but got an empty list.")
-    modules = [_inner(part) for part in parts] if all(isinstance(part, nn.Module) for part in parts) else None
-    dicts = [m.state_dict() for m in modules] if modules is not None else [unwrap(part) for part in parts]
-    for content in dicts:
-        if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
-            raise UserError(f"Expected {_EXPECTED}, but got a list that contains {type(content).__name__}.")
-    spec = _find_spec(dicts[0], modules[0] if modules else module, layers)
-    features = WeightSpaceFeatures.from_state_dicts([_as_float32(d) for d in dicts], spec)
+    specs = [find_spec(content, module) for module, content in networks]
+    common = next((spec for spec in specs if spec.activation is not None), specs[0])
+    for number, spec in enumerate(specs):
+        if not spec.matches(common):
+            difference = spec.find_conflict(common) if spec == common else f"layers {spec}, not {common}"
+            raise UserError(f"Expected networks of one architecture, but network {number} has {difference}.")
+    vectors = [
+        WeightSpaceFeatures.from_state_dicts([_as_float32(content)], spec).tensor
+        for (_, content), spec in zip(networks, specs, strict=True)
+    ]
+
+    features, factors = with_one_frequency(WeightSpaceFeatures(common, torch.cat(vectors)))
 
     def restore(new: WeightSpaceFeatures) -> Any:
-        # The spec has the layer names of the first network; the others have the same names.
-        made = [
-            {**old, **{name: x.to(old[name].dtype).to(old[name].device) for name, x in values.items()}}
-            for old, values in zip(dicts, WeightSpaceFeatures(spec, new.tensor).to_state_dicts(), strict=True)
-        ]
-        found: list[Any] = (
-            made if modules is None else [_with_weights(m, d) for m, d in zip(modules, made, strict=True)]
-        )
+        found = []
+        vectors = (new.to("cpu").tensor / factors).split(1)
+        for (module, old), spec, vector in zip(networks, specs, vectors, strict=True):
+            (values,) = WeightSpaceFeatures(spec, vector).to_state_dicts()
+            made = {**old, **{name: x.to(old[name].device, old[name].dtype) for name, x in values.items()}}
+            found.append(made if module is None else _with_weights(module, made))
         return found[0] if is_single else found
 
-    omegas = {m.omega for m in modules or () if isinstance(m, Siren)}
-    if len(omegas) > 1:
-        raise UserError(f"Expected networks of one frequency, but got omega {', '.join(map(str, sorted(omegas)))}.")
-    return GivenNetworks(features, is_single, restore, _told_form(spec))
+    return GivenNetworks(features, is_single, restore)
 
 
-def _told_form(spec: NetworkSpec) -> SirenForm | None:
-    """The form of sine networks, if the spec records their frequency."""
-    return SirenForm.of(spec) if spec.omega is not None and can_be_siren(spec) else None
+def _read_part(part: Any, *, is_single: bool) -> list[tuple[nn.Module | None, Mapping[str, Tensor]]]:
+    """The `state_dict`s of one entry of a list, with the module they belong to."""
+    if isinstance(part, (str, os.PathLike)):
+        return [(None, content) for content in read_state_dicts(_local_path(part))]
+    module = _inner(part) if isinstance(part, nn.Module) else None
+    content = unwrap(part)
+    if module is not None:
+        content = {name: x for name, x in module.state_dict().items() if isinstance(x, Tensor)}
+    if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
+        got = f"{'' if is_single else 'a list that contains '}{describe_content(content)}"
+        raise UserError(f"Expected {_EXPECTED}, but got {got}.")
+    for name, x in content.items():
+        require_plain(name, x)
+    return [(module, content)]
 
 
 def _inner(module: nn.Module) -> nn.Module:
@@ -128,16 +150,49 @@ def _inner(module: nn.Module) -> nn.Module:
         module = inner
 
 
-def _find_spec(content: Mapping[str, Tensor], module: nn.Module | None, layers: Sequence[str] | None) -> NetworkSpec:
-    if layers is not None:
-        return NetworkSpec.from_state_dict(content, layers)
-    if module is None:
-        return NetworkSpec.from_state_dict(content)
-    spec = NetworkSpec.from_module(_inner(module))
-    # Checkpoints of wrapped modules have longer names: module.net.0.weight.
-    first = spec.layers[0].key("weight")
-    prefix = next((name.removesuffix(first) for name in content if name.endswith(first)), "")
-    return NetworkSpec(tuple(replace(layer, name=prefix + layer.name) for layer in spec.layers)) if prefix else spec
+class _SpecFinder:
+    """Finds the spec of each network; networks with the same shapes and settings share it.
+
+    Args:
+        layers: Names of the layers of all networks.
+        module: A module that `state_dict`s belong to.
+    """
+
+    def __init__(self, layers: str | Sequence[str] | None, module: nn.Module | None) -> None:
+        if module is not None and not isinstance(module, nn.Module):
+            got = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+            raise UserError(f"Expected a module with the layers of the state_dict, but got {got}. Pass an instance.")
+        self._layers = [name.strip() for name in layers.split(",")] if isinstance(layers, str) else layers
+        self._module = module
+        self._found: dict[Any, NetworkSpec] = {}
+
+    def __call__(self, content: Mapping[str, Tensor], module: nn.Module | None) -> NetworkSpec:
+        key = (tuple((name, x.shape) for name, x in content.items()), None if module is None else _settings(module))
+        if key not in self._found:
+            self._found[key] = self._find(content, module)
+        return self._found[key]
+
+    def _find(self, content: Mapping[str, Tensor], module: nn.Module | None) -> NetworkSpec:
+        if self._layers is not None:
+            return NetworkSpec.from_state_dict(content, self._layers)
+        if module is not None and not isinstance(module, torch.jit.ScriptModule):
+            return NetworkSpec.from_module(module)
+        if self._module is None:
+            return NetworkSpec.from_state_dict(content)
+        spec = NetworkSpec.from_module(_inner(self._module))
+        # Checkpoints of wrapped modules have longer names: module.net.0.weight.
+        first = spec.layers[0].key("weight")
+        prefix = next((name.removesuffix(first) for name in content if name.endswith(first)), "")
+        return replace(spec, layers=tuple(replace(layer, name=prefix + layer.name) for layer in spec.layers))
+
+
+def _settings(module: nn.Module) -> tuple[Any, ...]:
+    """The classes, plain attributes and scalar buffers of a module and its parts: what its function depends on."""
+    settings: list[Any] = [(name, x.item()) for name, x in module.named_buffers() if x.numel() == 1]
+    for name, part in module.named_modules():
+        settings += [name, type(part)]
+        settings += [(k, v) for k, v in vars(part).items() if isinstance(v, (bool, int, float, str))]
+    return tuple(settings)
 
 
 def _as_float32(content: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -146,5 +201,5 @@ def _as_float32(content: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _with_weights(module: nn.Module, content: Mapping[str, Tensor]) -> nn.Module:
     copied = copy.deepcopy(module)
-    copied.load_state_dict(content)
+    copied.load_state_dict(content, strict=False)  # modules may have state other than tensors
     return copied

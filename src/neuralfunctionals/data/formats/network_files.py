@@ -132,10 +132,19 @@ def unwrap(content: Any) -> Any:
     return content
 
 
+def describe_content(content: Any) -> str:
+    """What was found instead of a `state_dict`."""
+    if not isinstance(content, Mapping):
+        return type(content).__name__
+    others = (f"'{n}' of type {type(v).__name__}" for n, v in content.items() if not isinstance(v, Tensor))
+    return f"a {type(content).__name__} with {next(others, 'nothing in it')}"
+
+
 def _require_state_dict(content: Any, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
         raise UserError(
-            f"Refused {file}: expected a state_dict (tensors by name), but it holds {type(content).__name__}."
+            f"Refused {file}: expected a state_dict (tensors by name), but it holds {describe_content(content)}. Save "
+            "the state_dict alone, or under 'state_dict', 'model_state_dict' or 'model'."
         )
     if not all(isinstance(name, str) for name in content):
         raise UserError(f"Refused {file}: expected a state_dict, but the names of its tensors are not all strings.")

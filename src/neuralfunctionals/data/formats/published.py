@@ -28,7 +28,7 @@ from neuralfunctionals.data.formats.small_cnn_zoo import export_zoo, import_zoo
 from neuralfunctionals.data.shards import describe_items
 from neuralfunctionals.data.store import Store, StoreHeader
 from neuralfunctionals.data.weight_dataset import WeightDataset
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.files.budget import require_memory
 from neuralfunctionals.files.scratch import scratch_beside
 from neuralfunctionals.files.untrusted import shard_size_for
@@ -124,8 +124,7 @@ def _put(made: Path, out: Path) -> None:
 
 
 def _require_format(name: str) -> None:
-    if name not in FORMATS:
-        raise UserError(f"Expected a format, one of {list(FORMATS)}, but got '{name}'.")
+    require_choice("a format,", name, FORMATS)
 
 
 def _find_networks(kind: str, source: Path) -> list[_Network]:

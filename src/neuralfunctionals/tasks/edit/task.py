@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import EDITS, WeightItems
 from neuralfunctionals.data.formats.given import read_given
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
 from neuralfunctionals.tasks.edit import TASK, TURNABLE
-from neuralfunctionals.tasks.task import Task, form_of_model, holds_state_dicts
+from neuralfunctionals.tasks.task import Task, form_of_model
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 # Axes: B input networks, H rows, W columns, C colours.
@@ -62,8 +62,7 @@ class EditTask(Task):
         seed: int = 0,
     ) -> None:
         super().__init__(model, optimizer=optimizer, seed=seed, form=form_of_model(model))
-        if edit not in EDITS:
-            raise UserError(f"Expected an edit, one of {sorted(EDITS)}, but got {edit!r}.")
+        require_choice("an edit,", edit, EDITS)
         self.augmentation = Augmentation(augment)
         if augment == "affine" or (augment == "turns" and edit not in TURNABLE):
             raise UserError(
@@ -144,12 +143,6 @@ class EditTask(Task):
                 own = form or SirenForm.of(networks.spec, assumed=self.form)
                 edited = convert(self.describe(edited), own)
             networks.require_finite_answers(edited.tensor)
-            return edited
-        if holds_state_dicts(networks):
-            given = read_given(networks)
-            return given.restore(self.edit(given.features, form=form).to("cpu"))
-        modules = [networks] if isinstance(networks, nn.Module) else list(networks)
-        features = WeightSpaceFeatures.from_modules(modules)
-        edited = self.edit(features, form=self.form_of(modules, form)).to(features.tensor.device)
-        copies = [edited[[i]].to_modules(module)[0] for i, module in enumerate(modules)]
-        return copies[0] if isinstance(networks, nn.Module) else copies
+            return edited.to(networks.dtype)
+        given = read_given(networks)
+        return given.restore(self.edit(given.features, form=form))

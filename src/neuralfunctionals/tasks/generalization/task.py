@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightItems
-from neuralfunctionals.errors import UserError
+from neuralfunctionals.data.formats.given import read_given
+from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.tasks.generalization import TASK
 from neuralfunctionals.tasks.task import Task
 from neuralfunctionals.weight_space import WeightSpaceFeatures
@@ -62,8 +63,7 @@ class GeneralizationTask(Task):
         seed: int = 0,
     ) -> None:
         super().__init__(model, optimizer=optimizer, seed=seed)
-        if loss not in _LOSSES:
-            raise UserError(f"Expected a loss, one of {list(_LOSSES)}, but got {loss!r}.")
+        require_choice("a loss,", loss, _LOSSES)
         self.loss_name = loss
 
     def prepare(self, items: WeightItems) -> AccuracyBatch:
@@ -110,10 +110,10 @@ class GeneralizationTask(Task):
     @torch.no_grad()
     def predict(self, networks: Any) -> Any:
         """Predicts the accuracy, from 0 to 1, of a module, or the accuracies of a list of modules or of features."""
-        if isinstance(networks, nn.Module):
-            return self.predict([networks]).item()
         if not isinstance(networks, WeightSpaceFeatures):
-            networks = WeightSpaceFeatures.from_modules(list(networks))
+            given = read_given(networks)
+            accuracies = self.predict(given.features)
+            return accuracies.item() if given.is_single else accuracies
         self.require_spec(networks.spec, "the input")
         networks.require_finite()
         self.model.eval()
