@@ -2,9 +2,10 @@
 
     python tools/mutants.py --count 60 --seed 0 --out mutants.jsonl
 
-Each mutant changes one operator, comparison, number or truth value in a copy of the package, and is tried with the
-tests of the mirrored folder alone, stopped at the first failure. Survivors are printed: each wants a test, or a word on
-why the change means nothing. A run that was stopped goes on where it was.
+Each mutant changes one operator, comparison, number or truth value in a copy of the package. It is tried with the tests
+of the mirrored folder only, stopped at the first failure; the tests of its own module come first. Survivors are
+printed: each needs a test, or a reason why the change does not matter. The same command continues a stopped run, and
+tries survivors again. The draw of a mutant depends on its own line alone, so changes elsewhere hardly change the draw.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import ast
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/neuralfunctionals"
@@ -29,17 +33,34 @@ SWAPS = {
     ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<", ast.Eq: "!=", ast.NotEq: "==",
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.And: "or", ast.Or: "and",
 }  # fmt: skip
+PROCESSOR_SECONDS, MEMORY_BYTES = 1200, 8 << 30
+"""Limits of one try, several times what the tests need: a mutant that reaches one is caught."""
 
 
-def mutants_of(file: Path) -> Iterator[tuple[int, str, str]]:
-    """Line, old and new text of every mutant of a file, on lines of code alone."""
+@dataclass(frozen=True, order=True)
+class Mutant:
+    """A line of a file, before and after; equal lines of a file count once."""
+
+    file: str
+    old: str
+    new: str
+    line: int = field(compare=False)
+
+
+def mutants_of(file: Path) -> Iterator[Mutant]:
+    """Every mutant of a file, on lines of code only."""
     text = file.read_text()
-    lines = text.splitlines()
+    lines = text.encode().splitlines()  # the columns of a syntax tree count bytes
+    name = str(file.relative_to(ROOT))
+
+    def replaced(number: int, start: int, stop: int | None, new: str) -> Mutant:
+        line = lines[number - 1]
+        return Mutant(name, line.decode(), (line[:start] + new.encode() + line[stop:]).decode(), number)
+
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
             new = repr(not node.value) if isinstance(node.value, bool) else repr(node.value + 1)
-            line = lines[node.lineno - 1]
-            yield node.lineno, line, line[: node.col_offset] + new + line[node.end_col_offset :]
+            yield replaced(node.lineno, node.col_offset, node.end_col_offset, new)
             continue
         pairs: list[tuple[ast.expr, ast.AST, ast.expr]] = []
         if isinstance(node, ast.BinOp):
@@ -52,54 +73,78 @@ def mutants_of(file: Path) -> Iterator[tuple[int, str, str]]:
             new = SWAPS.get(type(operator))
             if new is None or left.end_lineno != right.lineno:
                 continue
-            line = lines[right.lineno - 1]
-            between = line[left.end_col_offset : right.col_offset]
-            words = between.strip(" ()")
-            if words:
-                changed = between.replace(words, new)
-                yield right.lineno, line, line[: left.end_col_offset] + changed + line[right.col_offset :]
+            start, stop = left.end_col_offset or 0, right.col_offset
+            between = lines[right.lineno - 1][start:stop].decode()
+            if words := between.strip(" ()"):
+                yield replaced(right.lineno, start, stop, between.replace(words, new))
 
 
-def is_caught(file: Path, line: int, new: str, *, seconds: int) -> bool:
-    """Whether the tests of the mirrored folder fail with a mutant in a copy of the package."""
+def draw(seed: int, count: int) -> list[Mutant]:
+    files = [file for part in FOLDERS for file in sorted((PACKAGE / part).rglob("*.py"))]
+    every = {mutant for file in files for mutant in mutants_of(file)}
+    return sorted(sorted(every), key=lambda m: random.Random(f"{seed} {m.file} {m.old} {m.new}").random())[:count]
+
+
+def tests_of(mutant: Mutant) -> list[Path]:
+    """The files of the mirrored folder of tests, beginning with that of the mutant's module if it has its own."""
+    folder, module, *_ = Path(mutant.file).relative_to(PACKAGE.relative_to(ROOT)).with_suffix("").parts
+    return sorted((ROOT / "tests" / folder).glob("test_*.py"), key=lambda file: (file.stem != f"test_{module}", file))
+
+
+def passes(tests: Sequence[Path], mutant: Mutant | None) -> bool:
+    """Whether tests pass on a copy of the package with the mutant's line in it."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        target = Path(folder) / file.relative_to(ROOT)
-        lines = target.read_text().splitlines(keepends=True)
-        lines[line - 1] = f"{new}\n"
-        target.write_text("".join(lines))
-        paths = os.pathsep.join([f"{folder}/src", str(ROOT / "tests")])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        tests = ROOT / "tests" / file.relative_to(PACKAGE).parts[0]
-        words = [sys.executable, "-m", "pytest", tests, "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-        try:
-            quiet = subprocess.DEVNULL
-            done = subprocess.run(words, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return True  # it hangs
-        return done.returncode != 0
+        if mutant is not None:
+            target = Path(folder) / mutant.file
+            lines = target.read_text().splitlines()
+            lines[mutant.line - 1] = mutant.new
+            target.write_text("\n".join(lines) + "\n")
+        words = [sys.executable, "-m", "pytest", *tests, "-x", "-q", "-m", "not slow"]
+        environment = {**os.environ, "PYTHONPATH": f"{folder}/src", "OMP_NUM_THREADS": "1"}
+        quiet = subprocess.DEVNULL
+        done = subprocess.run(words, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet, preexec_fn=_limit)
+        return done.returncode == 0
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=int, default=1800, help="longest time for the tests of one mutant")
     parser.add_argument("--out", default="mutants.jsonl", help="what came out; continued if it is there")
     options = parser.parse_args()
-    files = [file for part in FOLDERS for file in sorted((PACKAGE / part).rglob("*.py"))]
-    every = [(file, *mutant) for file in files for mutant in sorted(set(mutants_of(file)))]
-    chosen = random.Random(options.seed).sample(every, options.count)
     out = Path(options.out)
-    known = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    for file, line, old, new in chosen[len(known) :]:
-        caught = is_caught(file, line, new, seconds=options.seconds)
-        place = f"{file.relative_to(ROOT)}:{line}"
-        known.append({"place": place, "old": old.strip(), "new": new.strip(), "caught": caught})
+    records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    sound = {record["sound"] for record in records if "sound" in record}
+    caught = {Mutant(**record["mutant"]) for record in records if record.get("caught")}
+    chosen = draw(options.seed, options.count)
+
+    def write(**record: Any) -> None:
         with out.open("a") as log:
-            log.write(json.dumps(known[-1]) + "\n")
-        print(f"{'caught  ' if caught else 'SURVIVED'} {place}\n    {old.strip()}\n    {new.strip()}", flush=True)
-    print(f"{sum(one['caught'] for one in known)} of {len(known)} mutants were caught")
+            log.write(json.dumps(record) + "\n")
+
+    for mutant in chosen:
+        if mutant in caught:
+            continue
+        tests = tests_of(mutant)
+        folder = tests[0].parent.name
+        if folder not in sound:
+            if not passes(tests, None):
+                raise SystemExit(f"tests/{folder} fails without a mutant.")
+            sound.add(folder)
+            write(sound=folder)
+        is_caught = not passes(tests, mutant)
+        write(mutant=asdict(mutant), caught=is_caught)
+        if is_caught:
+            caught.add(mutant)
+        place = f"{'caught  ' if is_caught else 'SURVIVED'} {mutant.file}:{mutant.line}"
+        print(f"{place}\n    {mutant.old.strip()}\n    {mutant.new.strip()}", flush=True)
+    print(f"{sum(mutant in caught for mutant in chosen)} of {len(chosen)} mutants were caught")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ def test_values_move_with_their_neurons():
     permutation = NeuronPermutation.random(SPEC, symmetry="HNP")
     before, after = probes(networks), probes(permutation(networks))
     torch.testing.assert_close(after.outputs, before.outputs)
+    assert before.outputs.shape[-1] == probes.output_channels
     for i, values in before.neurons.items():
+        assert values.shape[-1] == probes.neuron_channels[i]
         torch.testing.assert_close(after.neurons[i][:, permutation.sigma[i]], values)
 
 

@@ -18,7 +18,7 @@ def make(spec, symmetry="HNP", **options):
 @given(spec=network_specs(), symmetry=symmetries, rank=st.sampled_from([0, 3]))
 def test_entries_get_maps_of_the_states_at_their_ends_and_their_product(spec, symmetry, rank):
     layer = make(spec, symmetry, num_rounds=1)
-    write = WriteEntries(layer, 2, rank=rank).double()
+    write = (WriteEntries(layer, 2, rank=rank) if rank else WriteEntries(layer, 2)).double()
     states = layer(random_features(spec, 2, batch=1))
     written, factors = write(states), iter(write.factors)
     pooled = StatePool(layer)(states)

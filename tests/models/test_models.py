@@ -267,38 +267,37 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    ("make", "num_parameters", "dropout"),
     [
-        (lambda: models.NeuronGraphNet.classification(SIREN), 406_169),
-        (lambda: models.NeuronGraphNet.classification(SIREN, out_channels=206, picture_size=14), 669_245),
-        (lambda: models.NeuronGraphNet.editing(SIREN), 387_548),
-        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph"), 13_538_224),
-        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph", head_channels=100), 8_799_952),
+        (lambda: models.NFT(SIREN), 7_130_892, {0}),
+        (lambda: models.NFT.editing(SIREN), 7_130_892, {0.1}),
+        (lambda: models.NFT.editing(SIREN, symmetry="HNP"), 9_499_404, {0.1}),
+        (lambda: models.NFT.editing(SIREN, neuron_states=2), 7_450_125, {0.1}),
+        (lambda: models.NFT.generalization(SMALL_CNN), 45_638_905, {0.1}),
+        (lambda: models.NFN.editing(SIREN), 2_152_972, {0}),
+        (lambda: models.NFN.editing(SIREN, "HNP"), 2_479_501, {0}),
+        (lambda: models.NFN.classification(SIREN), 45_650_218, {0, 0.5}),
+        (lambda: models.NFN.generalization(SMALL_CNN, "HNP"), 2_586_819, {0}),
+        (lambda: models.DWSNet(SIREN), 236_103, {0}),
+        (lambda: models.DWSNet.classification(SIREN), 237_482, {0}),
+        (lambda: models.StatNN(SIREN), 1_045_001, {0}),
+        (lambda: models.SpatialNFN(SIREN), 41_662_474, {0.1}),
+        (lambda: models.RenderCNN(SIREN), 29_290, {0.3}),
+        (lambda: models.LatentClassifier(), 38_237_194, {0, 0.1}),
+        (lambda: models.NeuronGraphNet.editing(SIREN), 387_548, {0}),
+        (lambda: models.NeuronGraphNet.classification(SIREN), 406_169, {0}),
+        (lambda: models.NeuronGraphNet.classification(SIREN, out_channels=206, picture_size=14), 669_245, {0}),
+        (lambda: models.NeuronGraphNet.generalization(SMALL_CNN), 698_613, {0.1}),
+        (lambda: models.Inr2Array(SIREN, encoder="nfn"), 31_140_489, {0}),
+        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph"), 13_538_224, {0}),
+        (lambda: models.Inr2Array(SIREN, encoder="neuron-graph", head_channels=100), 8_799_952, {0}),
     ],
 )
-def test_the_defaults_of_our_models_stay(make, expected):
+def test_configurations_keep_their_size_and_dropout(make, num_parameters, dropout):
     with torch.device("meta"):
-        assert sum(p.numel() for p in make().parameters()) == expected
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: models.NFN.editing(SIREN, "HNP"),
-        lambda: models.NFN.classification(SIREN),
-        lambda: models.NFN.generalization(SMALL_CNN, "HNP"),
-        lambda: models.DWSNet.classification(SIREN),
-        lambda: models.NFT.editing(SIREN, symmetry="HNP"),
-        lambda: models.NFT.editing(SIREN, neuron_states=2),
-        lambda: models.NeuronGraphNet.editing(SIREN),
-        lambda: models.NeuronGraphNet.classification(SIREN),
-        lambda: models.NeuronGraphNet.generalization(SMALL_CNN),
-        lambda: models.LatentClassifier(),
-    ],
-)
-def test_named_configurations_build(make):
-    with torch.device("meta"):
-        assert make().state_dict()
+        model = make()
+    assert sum(p.numel() for p in model.parameters()) == num_parameters
+    assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == dropout
 
 
 def test_a_fresh_editor_hardly_changes_a_network():
@@ -355,6 +354,14 @@ def test_loading_the_wrong_class_or_name_is_refused_with_the_reason(tmp_path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="Found no model 'nobody/nothing'"):
         models.NFT.from_pretrained("nobody/nothing", cache_dir=tmp_path, local_files_only=True)
+
+
+def test_damaged_weights_are_refused_with_their_path(tmp_path):
+    models.StatNN(SPECS[0], head_channels=[4]).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=rf"{weights} is damaged: "):
+        models.from_pretrained(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")

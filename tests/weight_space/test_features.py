@@ -102,6 +102,21 @@ def test_wrong_input_is_refused_with_the_reason(make, message):
         make()
 
 
+@pytest.mark.parametrize(
+    ("tensor", "kind"),
+    [
+        (np.zeros((3, 2)), "a ndarray"),
+        (nn.parameter.UninitializedParameter(), "a UninitializedParameter"),
+        (torch.zeros(3, 2).to_sparse(), "sparse_coo"),
+        (torch.zeros(3, 2, device="meta"), "on the meta device"),
+    ],
+)
+def test_tensors_without_plain_values_are_refused(tensor, kind):
+    state_dict = {**random_features(SPEC).to_state_dicts()[0], "layers.0.weight": tensor}
+    with pytest.raises(ValueError, match=f"'layers.0.weight' to be an ordinary tensor, but it is {kind}"):
+        WeightSpaceFeatures.from_state_dicts([state_dict], SPEC)
+
+
 def test_features_have_the_manners_of_tensors():
     spec = NetworkSpec.mlp([2, 3, 1])
     x = WeightSpaceFeatures.from_vectors(spec, torch.randn(4, spec.num_entries))

@@ -27,9 +27,9 @@ def vector_head(
     hidden: Sequence[int],
     out_features: int,
     *,
-    dropout: float = 0.0,
-    picture_size: int = 0,
-    colours: int = 1,
+    dropout: float,
+    picture_size: int,
+    colours: int,
 ) -> nn.Module:
     """An MLP or, with `picture_size`, a `PictureHead` whose MLPs have the first of the hidden widths."""
     if not picture_size:
@@ -49,8 +49,8 @@ class PictureHead(nn.Module):
         out_features: Length of the output, picture included.
         side: Side of the picture.
         colours: Colours of the picture.
-        channels: Channels of the first convolution; the others have twice as many.
         dropout: Dropout of the MLPs.
+        channels: Channels of the first convolution; the others have twice as many.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class PictureHead(nn.Module):
         out_features: int,
         *,
         side: int,
-        colours: int = 1,
+        colours: int,
+        dropout: float,
         channels: int = 16,
-        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         values = side * side * colours
