@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +31,7 @@ from neuralfunctionals.weight_space import (
     WeightSpaceFeatures,
     functional_call,
 )
+from neuralfunctionals.weight_space.state import evaluation
 from neuralfunctionals.weight_space.verify import Runs
 
 __all__ = ["assert_equivariant", "assert_invariant", "assert_minimal", "assert_preserves", "random_features"]
@@ -74,7 +74,7 @@ def assert_equivariant(
         seed: Seed of features and permutations.
     """
     subject = _Subject.of(module, spec, in_channels, symmetry)
-    with _evaluation(module):
+    with evaluation(module), torch.no_grad():
         for trial in range(trials):
             features, permutation = subject.draw(seed + trial)
             after, before = module(features), module(permutation(features))
@@ -106,7 +106,7 @@ def assert_invariant(
 ) -> None:
     """Asserts that permuting neurons does not change the returned tensor; arguments as for `assert_equivariant`."""
     subject = _Subject.of(module, spec, in_channels, symmetry)
-    with _evaluation(module):
+    with evaluation(module), torch.no_grad():
         for trial in range(trials):
             features, permutation = subject.draw(seed + trial)
             plain, permuted = module(features), module(permutation(features))
@@ -151,7 +151,7 @@ def assert_minimal(
         raise UserError('Expected the symmetry "NP" or "HNP": minimality is only defined for permutations of neurons.')
     module = copy.deepcopy(module).double()
     generator = torch.Generator().manual_seed(seed)
-    with _evaluation(module):
+    with evaluation(module), torch.no_grad():
         for name, order, alike in _false_symmetries(subject.spec, subject.symmetry, trials, generator):
             inputs = [random_features(subject.spec, subject.in_channels, seed=seed + n) for n in range(3)]
             if alike:
@@ -265,19 +265,6 @@ class _Subject:
         if isinstance(self.symmetry, NetworkSymmetry):
             return features, self.symmetry.sample(generator=generator)
         return features, NeuronPermutation.random(self.spec, self.symmetry, generator=generator)
-
-
-@contextmanager
-def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; the mode is restored afterwards."""
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
 
 
 def _exceeds(difference: Tensor, values: Tensor, tolerance: float | None) -> bool:

@@ -86,12 +86,12 @@ KEEPS = {
     "concatenated with itself": lambda x: torch.cat([x, x.tanh()], -1),
 }
 PINS = {
-    "neurons sorted": lambda x: x.sort(-1).values,
+    "ranks of neurons": lambda x: x * x.argsort(-1),
+    "neurons after sorting, by place": lambda x: x + x.sort(-1).values * torch.arange(6.0).to(x),
     "cumulative sum over neurons": lambda x: x.cumsum(-1),
     "neurons reversed": lambda x: x + x.flip(-1),
     "neurons rolled": lambda x: x + x.roll(1, -1),
-    "positions sorted": lambda x: x.sort(1).values,
-    "largest of neurons with its place": lambda x: x - x.max(-1, keepdim=True).values,
+    "place of the largest neuron": lambda x: x - x.max(-1, keepdim=True).indices,
     "padded neurons": lambda x: F.pad(x, (1, 1)).unfold(-1, 3, 1).sum(-1),
     "triangle": lambda x: (x.mT @ x).tril(),
 }

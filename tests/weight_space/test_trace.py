@@ -130,17 +130,17 @@ def test_buffers_and_unknown_operations_pin_what_they_touch():
     spec = NetworkSpec.from_module(WrongRotary(), torch.randn(5, 3))
     assert [a.name for a in spec.axes if a.role == "hidden"] == ["last"]
 
-    class Sorted(nn.Module):
+    class Counted(nn.Module):
         def __init__(self):
             super().__init__()
             self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2)
 
         def forward(self, x):
-            return self.c(torch.relu(self.b(self.a(x).sort(-1).values)))
+            return self.c(torch.relu(self.b(self.a(x).histc(4) + self.a(x))))
 
-    spec = NetworkSpec.from_module(Sorted(), torch.randn(5, 3))
+    spec = NetworkSpec.from_module(Counted(), torch.randn(5, 3))
     assert [a.size for a in spec.axes if a.role == "hidden"] == [5]
-    assert any("sort" in note for note in spec.notes)
+    assert any("the operation 'histc' is not known" in note for note in spec.notes)
 
 
 class Branching(nn.Module):

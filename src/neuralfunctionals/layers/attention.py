@@ -193,19 +193,20 @@ def _find_slices(spec: NetworkSpec) -> list[list[tuple[int, tuple[int, ...]]]]:
     """For each axis, the groups whose slices over its neurons meet there, and the dimensions of the neurons in each.
 
     Slices over a nested axis run over it and its parent together: a neuron within a head has no counterpart in other
-    heads. So a group with nested axes has no slices over the parent alone, nor over one of two nested axes.
+    heads. So a group with nested axes has no slices over their parent alone, nor over one of two axes of one parent.
     """
+    parents = [spec.parent_places(group.axes) for group in spec.groups]
     found = []
-    for number, axis in enumerate(spec.axes):
-        slices = []
+    for number in range(len(spec.axes)):
+        slices: list[tuple[int, tuple[int, ...]]] = []
         for n, group in enumerate(spec.groups):
-            own = [place for place, a in enumerate(group.axes) if a == number]
-            if axis.within is None:
-                nested = [a for a in group.axes if spec.axes[a].within == number]
-                slices += [(n, (place,)) for place in own if not nested]
-            else:
-                nested = [a for a in group.axes if spec.axes[a].within == axis.within]
-                slices += [(n, (group.axes.index(axis.within), place)) for place in own if len(nested) == 1]
+            for place in (p for p, axis in enumerate(group.axes) if axis == number):
+                parent = parents[n][place]
+                nested = parents[n].count(place if parent is None else parent)
+                if parent is None and not nested:
+                    slices.append((n, (place,)))
+                elif parent is not None and nested == 1:
+                    slices.append((n, (parent, place)))
         if slices:
             found.append(slices)
     return found

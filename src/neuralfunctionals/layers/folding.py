@@ -45,7 +45,7 @@ class FoldedGroup:
         for g in spec.groups:
             places = tuple(n for n, a in enumerate(g.axes) if a not in fixed)
             axes = tuple(g.axes[n] for n in places)
-            within = [spec.axes[a].within for a in axes]
+            parents = spec.parent_places(g.axes)
             folded.append(
                 cls(
                     group=g,
@@ -53,7 +53,7 @@ class FoldedGroup:
                     fold=g.kernel_size * math.prod(spec.widths[a] for a in g.axes if a in fixed),
                     places=places,
                     sizes=tuple(spec.widths[a] for a in axes),
-                    parents=tuple(axes.index(w) if w in axes else None for w in within),
+                    parents=tuple(None if parents[n] is None else places.index(parents[n]) for n in places),
                 )
             )
         return folded
@@ -150,10 +150,16 @@ class FoldedGroup:
                 y = y.unsqueeze(1 + place)
         return y
 
-    def find_places(self, axes: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """All ways to find these axes in the group; several if it has an axis twice."""
+    def find_places(self, spec: NetworkSpec, axes: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """All ways to find these axes in the group, nested ones with their parents; several if it has an axis twice."""
         choices = [[place for place, axis in enumerate(self.axes) if axis == wanted] for wanted in axes]
-        return [places for places in itertools.product(*choices) if len(set(places)) == len(places)]
+        parents = spec.parent_places(axes)
+        return [
+            places
+            for places in itertools.product(*choices)
+            if len(set(places)) == len(places)
+            and all(self.parents[p] == (None if n is None else places[n]) for p, n in zip(places, parents, strict=True))
+        ]
 
 
 def shared_axes(spec: NetworkSpec, groups: Sequence[FoldedGroup]) -> list[tuple[int, ...]]:
@@ -163,7 +169,7 @@ def shared_axes(spec: NetworkSpec, groups: Sequence[FoldedGroup]) -> list[tuple[
         for count in range(len(group.axes) + 1):
             for places in itertools.combinations(range(len(group.axes)), count):
                 axes = tuple(group.axes[n] for n in places)
-                if all(spec.axes[a].within in (None, *axes) for a in axes):
+                if places in group.find_places(spec, axes):
                     # The order of the axes does not matter: only the first one found is kept.
                     found.setdefault(next((s for s in found if sorted(s) == sorted(axes)), axes))
     return sorted(found, key=lambda axes: (len(axes), axes if len(axes) == 1 else ()))

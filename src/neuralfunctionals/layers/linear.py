@@ -64,11 +64,11 @@ class _Term:
     targets: list[tuple[int, tuple[int, ...]]]
 
     @classmethod
-    def of(cls, axes: tuple[int, ...], groups: Sequence[FoldedGroup]) -> _Term:
-        sources = [(n, places) for n, g in enumerate(groups) for places in g.find_places(axes)]
+    def of(cls, spec: NetworkSpec, axes: tuple[int, ...], groups: Sequence[FoldedGroup]) -> _Term:
+        sources = [(n, places) for n, g in enumerate(groups) for places in g.find_places(spec, axes)]
         # An axis that a group has twice counts in each of its two positions, but only once as a pair.
-        repeated = len(set(axes)) < len(axes)
-        return cls(sources, [x for x in sources if not repeated or list(x[1]) == sorted(x[1])])
+        targets = {(n, frozenset(places)): (n, places) for n, places in reversed(sources)}
+        return cls(sources, list(targets.values())[::-1])
 
 
 class _EquivariantLinear(Layer):
@@ -103,7 +103,7 @@ class _EquivariantLinear(Layer):
         self.groups = FoldedGroup.of(spec, self.symmetry)
         shared = shared_axes(spec, self.groups)
         folds = [g.fold for g in self.groups]
-        self.terms = {axes: _Term.of(axes, self.groups) for axes in shared}
+        self.terms = {axes: _Term.of(spec, axes, self.groups) for axes in shared}
         """For each set of axes, the groups that have it."""
 
         def linear(axes: tuple[int, ...]) -> nn.Linear:
@@ -119,7 +119,7 @@ class _EquivariantLinear(Layer):
 
     def _name(self, axes: tuple[int, ...]) -> str:
         """Name of the first group with these axes; with the axes themselves if it has more."""
-        n = next(n for n, g in enumerate(self.groups) if g.find_places(axes))
+        n = self.terms[axes].sources[0][0]
         return str(n) if len(self.groups[n].axes) == len(axes) else f"{n}:{','.join(map(str, axes))}"
 
     def _map(self, axes: tuple[int, ...]) -> nn.Linear:

@@ -110,7 +110,7 @@ class Group:
     layer: int
     """In a chain, the number of the layer, from 1; else that of the tensor in its `state_dict`, from 1."""
     kind: str
-    """`"weight"` or `"bias"`; also `"scale"`, `"shift"`, `"running mean"`, `"running variance"` of a norm."""
+    """`"weight"` or `"bias"`; also `"scale"`, `"running mean"`, `"running variance"` of a norm."""
     axes: tuple[int, ...]
     shape: tuple[int, ...]
     start: int

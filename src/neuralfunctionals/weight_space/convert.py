@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Activation, Axis, Group, LayerSpec
 from neuralfunctionals.weight_space.layer_order import find_order
 from neuralfunctionals.weight_space.spec import NetworkSpec
+from neuralfunctionals.weight_space.state import evaluation
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # They treat every neuron separately, or all neurons alike, so they commute with permutations of neurons.
@@ -40,8 +42,10 @@ _NEURONWISE_FUNCTIONS = (
 # Between a convolution and a dense layer, one of these must pool the positions.
 _REMOVES_POSITIONS = ("flatten", "view", "reshape", "mean", "amax", "sum", "squeeze")
 _SHAPE_FUNCTIONS = ("size", "getattr", "getitem", "dim", "ndimension", "numel")
-_ACTIVATION_MODULES = "ReLU Tanh GELU Sigmoid SiLU Softsign Tanhshrink Softplus Mish SELU".split()
-_ACTIVATIONS = {"relu_": "relu", **{name: name.lower() for name in _ACTIVATION_MODULES}}
+_ACTIVATION_MODULES = (
+    "ReLU Tanh GELU Sigmoid SiLU Softsign Tanhshrink Softplus Mish SELU ELU ReLU6 Hardtanh Hardswish"
+).split()
+_ACTIVATIONS = {"relu_": "relu", "LeakyReLU": "leaky_relu", **{name: name.lower() for name in _ACTIVATION_MODULES}}
 """Activations by the names of functions and modules, if these differ; only with their default arguments."""
 _KEEPS_VALUES = "Identity Dropout Flatten contiguous dropout flatten float double view reshape squeeze".split()
 
@@ -60,23 +64,24 @@ def spec_from_module(
     """
     # Imported here: few programs need the tracer, and torch.export is slow to import.
     from neuralfunctionals.weight_space.trace import trace_spec
-    from neuralfunctionals.weight_space.verify import verify_spec
+    from neuralfunctionals.weight_space.verify import verify_chain, verify_spec
 
     if not isinstance(module, nn.Module):
         raise UserError(
             f"Expected a module, but got a {type(module).__name__}. Read a state_dict with NetworkSpec.from_state_dict."
         )
-    try:
-        spec = chain_from_module(module)
-    except ValueError as error:
-        if example_inputs is None:
-            raise UserError(
-                f"{error} If {type(module).__name__} is not a plain chain of layers, give example inputs to have it "
-                "traced: NetworkSpec.from_module(module, example_inputs)."
-            ) from error
+    with torch.random.fork_rng(devices=[]):  # forward may draw random numbers
+        try:
+            spec = chain_from_module(module)
+            return verify_chain(spec, module, example_inputs) if verify else spec
+        except UserError as error:
+            if example_inputs is None:
+                raise UserError(
+                    f"{error} If {type(module).__name__} is not a plain chain of layers, give example inputs to have "
+                    "it traced: NetworkSpec.from_module(module, example_inputs)."
+                ) from error
         spec = trace_spec(module, example_inputs)
-    hidden = any(axis.role == "hidden" for axis in spec.axes)
-    return verify_spec(spec, module, example_inputs) if verify and hidden and example_inputs is not None else spec
+        return verify_spec(spec, module, example_inputs) if verify else spec
 
 
 def chain_from_module(module: nn.Module) -> NetworkSpec:
@@ -90,7 +95,8 @@ def chain_from_module(module: nn.Module) -> NetworkSpec:
         return NetworkSpec((_layer_spec(module, ""),))
     options = _optional_arguments(module)
     try:
-        graph = fx.Tracer().trace(module, concrete_args=options or None)
+        with evaluation(module):
+            graph = fx.Tracer().trace(module, concrete_args=options or None)
     except Exception as error:  # tracing runs the user's forward, which may raise anything
         raise UserError(
             f"Could not follow the forward of {type(module).__name__}: {error}. Expected layers called one after the "
@@ -211,7 +217,8 @@ def _follow_chain(
             kind = type(part).__name__
             positions_removed |= kind == "Flatten" or kind.startswith("Adaptive")
             unknown = unknown if kind in _NEURONWISE_MODULES else f"'{target}' ({kind})"
-            facts.add(kind, None if part.extra_repr() in ("", _default_repr(kind)) else part.extra_repr())
+            options_shown = part.extra_repr().replace("inplace=True", "").strip(", ")
+            facts.add(kind, None if options_shown in ("", _default_repr(kind)) else options_shown)
             continue
         if target in seen:
             raise UserError(
@@ -256,8 +263,8 @@ def _functional_layer(
 def _constant_argument(node: fx.Node, numbers: Mapping[fx.Node, float]) -> Any:
     """The number in an operation such as `30 * x`, or its options; None if it has none."""
     given = [numbers.get(x, x) if isinstance(x, fx.Node) else x for x in node.args]
-    rest = [x for x in given if not isinstance(x, fx.Node)] + [x for x in node.kwargs.values() if x is not None]
-    rest = [x for x in rest if x is not False]
+    options = [value for name, value in node.kwargs.items() if name != "inplace" and value is not None]
+    rest = [x for x in (*given, *options) if not isinstance(x, fx.Node) and x is not False]
     return None if not rest else rest[0] if len(rest) == 1 else rest
 
 

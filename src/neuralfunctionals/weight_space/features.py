@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Group
 from neuralfunctionals.weight_space.notebook import describe_networks, draw_networks
 from neuralfunctionals.weight_space.spec import NetworkSpec
-from neuralfunctionals.weight_space.state import pack_state_dict, unpack_state_dict, write_module
+from neuralfunctionals.weight_space.state import copy_module, pack_state_dict, unpack_state_dict, write_module
 
 # Axes: B input networks, N packed entries, C channels; _O, _I neurons, which differ between layers.
 
@@ -193,10 +192,10 @@ class WeightSpaceFeatures:
         spec = self.spec
         keys = template.state_dict().keys()
         if spec.is_chain and not {group.key for group in spec.groups} <= set(keys):
-            spec = NetworkSpec.from_module(template)  # equal in shape, but with the template's own names
+            spec = NetworkSpec.from_module(template, verify=False)  # with the template's own names
             self.require_spec(spec, "The template")
         # Other tensors, such as buffers that are not in the spec, keep the template's values.
-        modules = [copy.deepcopy(template) for _ in range(len(self))]
+        modules = [copy_module(template) for _ in range(len(self))]
         for module, vector in zip(modules, self.to_vectors(), strict=True):
             write_module(spec, vector, module)
         return modules

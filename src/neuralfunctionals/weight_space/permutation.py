@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.weight_space.axes import Symmetry
+from neuralfunctionals.weight_space.axes import Group, Symmetry
 from neuralfunctionals.weight_space.features import WeightSpaceFeatures
 from neuralfunctionals.weight_space.spec import NetworkSpec
 
@@ -103,20 +103,19 @@ class NeuronPermutation:
 
     def entry_order(self, spec: NetworkSpec) -> Tensor:
         """For each position of the packed axis, the entry that moves there."""
-        sources = [s.argsort(-1) for s in self.sigma]
-        orders = []
-        for group in spec.groups:
-            entries = torch.arange(group.start, group.stop).view(group.shape)
-            # Nested axes first: their permutations refer to the positions of the outer neurons before these move.
-            for place, axis in enumerate(group.axes):
-                parent = spec.axes[axis].within
-                if parent is not None:
-                    entries = _take_nested(entries, place, group.axes.index(parent), sources[axis])
-            for place, axis in enumerate(group.axes):
-                if spec.axes[axis].within is None:
-                    entries = entries.index_select(place, sources[axis])
-            orders.append(entries.flatten())
-        return torch.cat(orders)
+        return torch.cat([self.move(torch.arange(g.start, g.stop).view(g.shape), g).flatten() for g in spec.groups])
+
+    def move(self, values: Tensor, group: Group) -> Tensor:
+        """The entries of one group, in its own shape, after the permutation."""
+        parents = self.spec.parent_places(group.axes)
+        # Nested axes first: their permutations refer to the positions of the outer neurons before these move.
+        for place, (axis, parent) in enumerate(zip(group.axes, parents, strict=True)):
+            if parent is not None:
+                values = _take_nested(values, place, parent, self.sigma[axis].argsort(-1))
+        for place, (axis, parent) in enumerate(zip(group.axes, parents, strict=True)):
+            if parent is None:
+                values = values.index_select(place, self.sigma[axis].argsort())
+        return values
 
 
 def move_hidden(values: Tensor, permutation: NeuronPermutation | None) -> Tensor:

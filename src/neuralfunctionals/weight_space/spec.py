@@ -241,6 +241,20 @@ class NetworkSpec:
             raise UserError(f"Symmetry is 'NP' (all neurons permute) or 'HNP' (hidden neurons), not {symmetry!r}.")
         return frozenset() if symmetry == "NP" else frozenset(n for n, a in enumerate(self.axes) if a.role != "hidden")
 
+    def parent_places(self, axes: Sequence[int]) -> tuple[int | None, ...]:
+        """For the axes of a group, the place of the axis that each one is nested in; None if it is not nested.
+
+        If the outer axis occurs several times, as in recurrent weights, it is the nearest one before that is still
+        free; else the nearest one after.
+        """
+        result: list[int | None] = []
+        for place, axis in enumerate(axes):
+            candidates = [n for n, other in enumerate(axes) if other == self.axes[axis].within]
+            taken = {parent for parent, other in zip(result, axes, strict=False) if other == axis}
+            free = [n for n in candidates if n not in taken] or candidates
+            result.append(min(free, key=lambda n: (n > place, abs(n - place)), default=None))
+        return tuple(result)
+
     @property
     def symmetry(self) -> NetworkSymmetry:
         """The transformations of weights that preserve the function; see `NetworkSymmetry`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -78,9 +81,33 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     return {key: tensor for key, tensor in state.items() if isinstance(tensor, Tensor)}
 
 
-def pack_module(spec: NetworkSpec, module: nn.Module) -> Float[Tensor, "N"]:
-    """The entries of a module as one vector."""
-    return pack_state_dict(spec, {key: tensor.detach() for key, tensor in _state(module).items()})
+@contextlib.contextmanager
+def evaluation(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode; the mode of every part is restored afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def copy_module(module: nn.Module) -> nn.Module:
+    """A deep copy. Tensors with a history are detached: `weight_norm` of older torch keeps such a tensor."""
+    memo: dict[int, Any] = {
+        id(x): x.detach().clone()
+        for part in module.modules()
+        for x in vars(part).values()
+        if isinstance(x, Tensor) and not x.is_leaf
+    }
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:  # attributes of any type may refuse to be copied
+        raise UserError(
+            f"{type(module).__name__} could not be copied: {error}. Expected a module that copy.deepcopy accepts: "
+            "remove attributes such as locks and open files."
+        ) from error
 
 
 def write_module(spec: NetworkSpec, vector: Float[Tensor, "N"], module: nn.Module) -> None:

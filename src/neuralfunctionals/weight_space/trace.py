@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import logging
 import warnings
@@ -12,14 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx, nn
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.weight_space.axes import Axis, Group
-from neuralfunctionals.weight_space.labels import Label, alternatives, fresh, product, restrict
+from neuralfunctionals.weight_space.labels import (
+    Family,
+    Label,
+    alternatives,
+    fresh,
+    leaves,
+    product,
+    restrict,
+    unify,
+)
 from neuralfunctionals.weight_space.operations import RULES
-from neuralfunctionals.weight_space.propagation import Propagation, constant_labels
+from neuralfunctionals.weight_space.propagation import Propagation, collapse, like, operation_name, where
 from neuralfunctionals.weight_space.spec import NetworkSpec
+from neuralfunctionals.weight_space.state import copy_module, require_plain
 
 RUNNING = {"running_mean": "running mean", "running_var": "running variance"}
 """Buffers that belong to the function."""
@@ -34,7 +44,6 @@ def trace_spec(module: nn.Module, example_inputs: Tensor | Sequence[Any] | Mappi
     if not tensors:
         raise UserError(f"{name} has no parameters. Expected a network with weights.")
     exported = _export(module, args, kwargs, name)
-    _refuse_hidden_weights(module, exported, name)
     labels, propagation = _label_graph(exported, tensors)
     return _write_spec(name, tensors, labels, propagation)
 
@@ -43,31 +52,33 @@ def split_inputs(
     example_inputs: Tensor | Sequence[Any] | Mapping[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments, with floating-point numbers in float64."""
-    as_double = _to_double(example_inputs)
-    if isinstance(as_double, Mapping):
-        return (), dict(as_double)
-    return ((as_double,) if isinstance(as_double, Tensor) else tuple(as_double)), {}
+    if isinstance(example_inputs, Mapping):
+        return (), {key: _to_double(value) for key, value in example_inputs.items()}
+    args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    return _to_double(args), {}
 
 
 def _to_double(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        return value.double() if value.is_floating_point() else value
-    if isinstance(value, Mapping):
-        return {key: _to_double(v) for key, v in value.items()}
-    return type(value)(_to_double(v) for v in value) if isinstance(value, (tuple, list)) else value
+    def convert(x: Any) -> Any:
+        x = x.detach().cpu() if isinstance(x, Tensor) else x
+        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return pytree.tree_map(convert, value)
 
 
 def prepare(module: nn.Module) -> nn.Module:
     """A copy in evaluation mode and float64: in training mode, batch norm depends on the batch."""
     name = type(module).__name__
-    lazy = [key for key, p in module.named_parameters() if nn.parameter.is_lazy(p)]
-    if lazy:
-        raise UserError(f"'{lazy[0]}' of {name} has no shape yet. Run the module once on data before reading it.")
-    try:
-        return copy.deepcopy(module).cpu().eval().double()
-    except RuntimeError as error:
-        raise UserError(f"{name} could not be copied: {error}. Give a module that copy.deepcopy accepts.") from error
+    for key, parameter in module.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise UserError(f"'{key}' of {name} has no shape yet. Run the module once on data before reading it.")
+        if not parameter.is_floating_point():
+            raise UserError(
+                f"The parameter '{key}' of {name} holds numbers of type {str(parameter.dtype).removeprefix('torch.')}. "
+                "Expected real floating-point parameters; integers belong in buffers."
+            )
+        require_plain(key, parameter, f"{name}: expected")
+    return copy_module(module).cpu().eval().double()
 
 
 @dataclass
@@ -93,7 +104,7 @@ def state_tensors(module: nn.Module) -> list[StateTensor]:
 
 
 def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
-    """The graph in core operations, with attention as one operation."""
+    """The graph in core operations, and in a few others whose decompositions hide what they do."""
     entered: list[str] = []
     hooks = [
         part.register_forward_pre_hook(lambda _, __, path=path: entered.append(path))
@@ -105,20 +116,38 @@ def _export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], na
     try:
         with _quiet(), torch.enable_grad():
             program = torch.export.export(module, args, kwargs, strict=False)
+            _refuse_hidden_weights(module, program, name)
             table = torch.export.default_decompositions()
-            table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
-            return program.run_decompositions(table)
+            for operation in (torch.ops.aten.scaled_dot_product_attention, torch.ops.aten.select_scatter):
+                table.pop(operation.default, None)
+            program = program.run_decompositions(table)
+    except UserError:
+        raise
     except Exception as error:  # the export runs the user's code, which may raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         part = f" in its part '{entered[-1]}'" if entered else ""
         raise UserError(
-            f"Could not trace {name}{part}: {type(error).__name__}: {reason[0]} "
-            "Check that module(*example_inputs) runs in float64 on the CPU, and that forward does not branch on the "
-            "values of tensors; or name the axes yourself with NetworkSpec.from_axes."
+            f"Could not trace {name}{part}: {type(error).__name__}: {reason[0].removesuffix('.')}. {_WHAT_TO_CHECK}"
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
+    for node in program.graph.nodes:
+        if any(isinstance(n, torch.SymInt) for x in pytree.tree_leaves(node.meta.get("val")) for n in _shape(x)):
+            raise UserError(
+                f"Could not trace {name}: the shape of a tensor depends on values ({where(node)}). {_WHAT_TO_CHECK}"
+            )
+    return program
+
+
+_WHAT_TO_CHECK = (
+    "Check that module(*example_inputs) runs in float64 on the CPU, and that forward does not branch on the values of "
+    "tensors; or name the axes yourself with NetworkSpec.from_axes."
+)
+
+
+def _shape(value: Any) -> Sequence[Any]:
+    return value.shape if isinstance(value, Tensor) else ()
 
 
 @contextlib.contextmanager
@@ -134,32 +163,53 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _refuse_hidden_weights(module: nn.Module, exported: Any, name: str) -> None:
-    """Raises if forward uses a tensor that is not in the `state_dict`."""
-    constants = {id(t) for t in exported.constants.values() if isinstance(t, Tensor)}
-    buffers = {id(t) for t in module.buffers()}
-    for path, part in module.named_modules():
-        for attribute, value in vars(part).items():
-            values = value if isinstance(value, (list, tuple)) else [value]
-            values = [p for v in values for p in (v.parameters() if isinstance(v, nn.Module) else [v])]
-            for tensor in values if attribute not in ("_modules", "_parameters", "_buffers") else []:
-                is_weight = isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 1
-                if is_weight and id(tensor) in constants and id(tensor) not in buffers:
-                    raise UserError(
-                        f"{name} computes with the tensor '{path + '.' if path else ''}{attribute}', which is not a "
-                        "parameter or buffer, so the state_dict does not contain it. Register it with nn.Parameter, "
-                        "register_buffer or nn.ModuleList."
-                    )
+def _refuse_hidden_weights(module: nn.Module, program: Any, name: str) -> None:
+    """Raises if forward uses a tensor that is not in the `state_dict`, other than one that it creates itself."""
+    held = program.graph_signature.inputs_to_lifted_tensor_constants
+    for node in program.graph.nodes:
+        tensor = program.constants.get(held.get(node.name)) if node.op == "placeholder" else None
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.numel() < 2
+            or not (tensor.is_floating_point() or tensor.is_complex())
+        ):
+            continue
+        users = [user for user in node.users if operation_name(user) != "lift_fresh_copy"]
+        if users:
+            path = _find_attribute(module, tensor)
+            what = f"a tensor of shape {tuple(tensor.shape)}" if path is None else f"the tensor '{path}'"
+            raise UserError(
+                f"{name} computes with {what}, which is not a parameter or buffer ({where(users[0])}), so the "
+                "state_dict does not contain it. Register it with nn.Parameter, register_buffer or nn.ModuleList."
+            )
+
+
+def _find_attribute(value: Any, tensor: Tensor, depth: int = 6) -> str | None:
+    """The path of a tensor in the attributes of an object, through lists, dicts and other objects."""
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, (list, tuple)):
+        parts = enumerate(value)
+    else:
+        plain = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in ("_modules", "_parameters")}
+        parts = {**plain, **(dict(value.named_children()) if isinstance(value, nn.Module) else {})}.items()
+    for key, part in parts if depth else ():
+        if part is tensor:
+            return str(key)
+        found = None if isinstance(part, (Tensor, str)) else _find_attribute(part, tensor, depth - 1)
+        if found is not None:
+            return f"{key}.{found}"
+    return None
 
 
 def _label_graph(exported: Any, tensors: list[StateTensor]) -> tuple[dict[str, list[Label]], Propagation]:
     """Labels of each tensor of the state, by its first key, after a walk through the graph."""
     known: dict[fx.Node, Any] = {}
-    state = {key: [fresh(n) for n in t.tensor.shape] for t in tensors for key in t.keys[:1]}
+    constants: dict[fx.Node, Any] = {}
+    state = {t.keys[0]: [fresh(n) for n in t.tensor.shape] for t in tensors}
     first = {key: t.keys[0] for t in tensors for key in t.keys}
     signature = exported.graph_signature
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    constants = {**exported.constants, **exported.state_dict}
     for node in exported.graph.nodes:
         if node.op != "placeholder":
             continue
@@ -170,17 +220,22 @@ def _label_graph(exported: Any, tensors: list[StateTensor]) -> tuple[dict[str, l
         elif node.name in signature.user_inputs and isinstance(value, Tensor):
             known[node] = [fresh(int(n), "input") for n in value.shape]
         elif key is not None and isinstance(value, Tensor):  # a buffer: its values may differ between networks
-            known[node] = [fresh(int(n), "pinned", f"the buffer '{key}'") for n in value.shape]
+            known[node] = [fresh(int(n), "pinned", f"it meets the buffer '{key}'") for n in value.shape]
+        elif node.name in signature.inputs_to_lifted_tensor_constants:
+            constants[node] = exported.constants[signature.inputs_to_lifted_tensor_constants[node.name]]
         else:
-            constant = signature.inputs_to_lifted_tensor_constants.get(node.name)
-            known[node] = constant_labels(constants.get(constant)) if constant else None
-    propagation = Propagation(known, RULES)
+            known[node] = like(value, lambda n: fresh(n, "pinned"))
+    propagation = Propagation(known, constants, RULES)
     propagation.run(exported.graph)
-    names = {spec.arg.name for spec in signature.output_specs if hasattr(spec.arg, "name")}
+    results = {spec.arg.name: spec for spec in signature.output_specs if hasattr(spec.arg, "name")}
     for node in exported.graph.nodes:
-        if node.name in names and isinstance(node.meta.get("val"), Tensor):
-            for label in propagation.labels[node] or []:
-                restrict(label, "output")
+        if node.name in results and isinstance(node.meta.get("val"), Tensor):
+            for n, label in enumerate(propagation.of(node)):
+                changed = first.get(results[node.name].target)  # a running statistic that forward updates
+                if changed is None:
+                    restrict(collapse(label), "output")
+                else:
+                    unify(collapse(label), state[changed][n], f"the update of '{changed}'")
     return state, propagation
 
 
@@ -212,24 +267,45 @@ def _write_spec(
             here = tuple(axis for axis, _, _ in neurons)
             dims = [(size, stride) for _, size, stride in neurons] + inner or [(1, 1)]
             sizes, strides = zip(*dims, strict=True)
-            groups.append(Group(n, _kind(key, here), here, sizes, start, key, offset, strides, shape))
+            groups.append(Group(n, _kind(key, len(shape)), here, sizes, start, key, offset, strides, shape))
             start = groups[-1].stop
+    reasons = _why_pinned(labels)
     if not any(axis.role == "hidden" for axis in axes):
+        reasons = [*(r for r in reasons if not _is_usual(r)), *filter(_is_usual, reasons)][:3]
+        advice = f"{'; '.join(reasons)}. If they do permute, name the axes yourself with NetworkSpec.from_axes."
         raise UserError(
             f"Found no hidden neurons in {name} that can permute. "
-            + (f"Pinned: {'; '.join(propagation.notes[:3])}. " if propagation.notes else "")
-            + "Expected at least two layers with neurons between them."
+            + (advice if reasons else "Expected layers with neurons between them.")
         )
     axes = _nest(axes, atoms, propagation)
     aliases = tuple((key, state.keys[0]) for state in tensors for key in state.keys[1:])
-    return NetworkSpec(axes=tuple(axes), groups=tuple(groups), aliases=aliases, notes=tuple(propagation.notes))
+    notes = tuple(reason for reason in reasons if not _is_usual(reason))
+    return NetworkSpec(axes=tuple(axes), groups=tuple(groups), aliases=aliases, notes=notes)
 
 
-def _kind(key: str, axes: tuple[int, ...]) -> str:
+def _why_pinned(labels: dict[str, list[Label]]) -> list[str]:
+    """For each reason other than the obvious ones, the tensors with dimensions that it pins."""
+    found: dict[str, list[str]] = {}
+    for key, dimensions in labels.items():
+        for leaf in (leaf for label in dimensions for leaf in leaves(label)):
+            if leaf.role == "pinned" and leaf.reason and key not in found.setdefault(leaf.reason, []):
+                found[leaf.reason].append(key)
+    return [
+        f"'{keys[0]}'{f' and {len(keys) - 1} more' if len(keys) > 1 else ''} cannot permute: {reason}"
+        for reason, keys in found.items()
+    ]
+
+
+def _is_usual(reason: str) -> bool:
+    """Whether it is no surprise that something does not permute: pixels, places in a text, rows of a table."""
+    return ": positions at " in reason
+
+
+def _kind(key: str, ndim: int) -> str:
     last = key.rpartition(".")[2]
     if last in RUNNING:
         return RUNNING[last]
-    return "bias" if "bias" in last else "weight" if len(axes) > 1 or last != "weight" else "scale"
+    return "bias" if "bias" in last else "scale" if last == "weight" and ndim == 1 else "weight"
 
 
 def _axis_name(key: str, axes: Sequence[Axis]) -> str:
@@ -246,8 +322,7 @@ def _nest(axes: list[Axis], atoms: list[Label], propagation: Propagation) -> lis
         # A sum has several terms, in each of which the axes occur with others.
         terms: list[set[int]] = [set()]
         for label in labels:
-            members = label.members if hasattr(label, "members") else [label]
-            found = [f for m in members for _, f in alternatives(m)]
+            found = [f for _, f in alternatives(label)]
             terms = [t | {number[id(x)] for x, _ in f if id(x) in number} for t in terms for f in found][:4096]
         for term in terms:
             for n in term:
@@ -270,9 +345,12 @@ def _nest(axes: list[Axis], atoms: list[Label], propagation: Propagation) -> lis
     return result
 
 
-def _all_tensors(values: Any) -> Iterator[list[Any]]:
+def _all_tensors(values: Any) -> Iterator[list[Label]]:
+    """The labels of every tensor; of one that holds q, k and v, those of each."""
     for value in values:
-        if isinstance(value, list) and value and not isinstance(value[0], list):
-            yield [v for v in value if v is not None]
-        elif isinstance(value, list):
+        if isinstance(value, list) and any(isinstance(x, list) for x in value):
             yield from _all_tensors(value)
+        elif isinstance(value, list):
+            count = max((len(x.members) for x in value if isinstance(x, Family)), default=1)
+            for n in range(count):
+                yield [x.members[n] if isinstance(x, Family) else x for x in value]

@@ -12,8 +12,10 @@ from neuralfunctionals.weight_space.propagation import (
     Labels,
     Propagation,
     argument,
-    collapse,
+    broadcast,
     like,
+    positions,
+    positions_at,
     rule,
     shape_of,
     where,
@@ -22,22 +24,10 @@ from neuralfunctionals.weight_space.propagation import (
 # Sums and products.
 
 
-@rule("pointwise where maximum minimum bitwise_and logical_and")
+@rule("pointwise where maximum minimum bitwise_and logical_and polar complex")
 def _pointwise(self: Propagation, node: fx.Node) -> Labels:
-    shape = shape_of(node)
-    result = [unit() for _ in shape]
-    for source in node.all_input_nodes:
-        if not isinstance(source.meta.get("val"), Tensor):
-            continue
-        labels = [collapse(x) for x in self.of(source)]
-        for n, label in enumerate(labels, start=len(shape) - len(labels)):
-            if label.size == 1:
-                continue
-            if result[n].size == 1:
-                result[n] = label
-            else:
-                unify(result[n], label, where(node))
-    return [x if x.size == n else fresh(n) for x, n in zip(result, shape, strict=True)]
+    tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    return broadcast([self.of(n) for n in tensors], shape_of(node), where(node))
 
 
 @rule("mm bmm addmm")
@@ -54,6 +44,30 @@ def _matmul(self: Propagation, node: fx.Node) -> Labels:
             if x.size == y.size:
                 unify(x, y, where(node))
     return result
+
+
+@rule("_cdist_forward")
+def _distances(self: Propagation, node: fx.Node) -> Labels:
+    a, b = self.of(node.args[0]), self.of(node.args[1])
+    unify(a[-1], b[-1], where(node))
+    for x, y in zip(a[:-2], b[:-2], strict=True):
+        unify(x, y, where(node))
+    return [*a[:-1], b[-2]]
+
+
+@rule("_trilinear")
+def _trilinear(self: Propagation, node: fx.Node) -> Labels:
+    """The product of three tensors, each with some dimensions inserted, summed over some."""
+    result = [unit() for _ in range(node.args[0].meta["val"].ndim + len(node.args[3]))]  # pyright: ignore
+    for source, inserted in zip(node.args[:3], node.args[3:6], strict=True):
+        labels = iter(self.of(source))
+        for n in range(len(result)):
+            label = unit() if n in inserted else next(labels)  # pyright: ignore[reportOperatorIssue]
+            if result[n].size == 1:
+                result[n] = label
+            elif label.size > 1:
+                unify(result[n], label, where(node))
+    return [x for n, x in enumerate(result) if n not in node.args[6]]  # pyright: ignore[reportOperatorIssue]
 
 
 @rule("scaled_dot_product_attention")
@@ -75,8 +89,8 @@ def _attention(self: Propagation, node: fx.Node) -> Labels:
             if x.size == y.size != 1:
                 unify(x, y, name)
     if argument(node, 5, "is_causal", False):
-        pin(query[-2], f"causal attention at {name}")
-        pin(key[-2], f"causal attention at {name}")
+        pin(query[-2], positions_at(node))
+        pin(key[-2], positions_at(node))
     return [*query[:-1], value[-1]]
 
 
@@ -85,7 +99,7 @@ def _convolution(self: Propagation, node: fx.Node) -> Labels:
     x, weight = self.of(node.args[0]), self.of(node.args[1])
     name, groups, is_transposed = where(node), argument(node, 8, "groups"), argument(node, 6, "transposed")
     for position in (*weight[2:], *x[2:]):
-        pin(position, f"positions at {name}")
+        pin(position, positions_at(node))
     if is_transposed:
         enters, leaves = weight[0], weight[1]
         if groups != 1:
@@ -103,7 +117,7 @@ def _convolution(self: Propagation, node: fx.Node) -> Labels:
     bias = argument(node, 2, "bias")
     if isinstance(bias, fx.Node):
         unify(self.of(bias)[0], leaves, name)
-    return [x[0], leaves, *[fresh(n, "pinned", f"positions at {name}") for n in shape_of(node)[2:]]]
+    return [x[0], leaves, *[positions(n, node) for n in shape_of(node)[2:]]]
 
 
 # Norms.
@@ -136,6 +150,8 @@ def _layer_norm(self: Propagation, node: fx.Node) -> Any:
 def _group_norm(self: Propagation, node: fx.Node) -> Any:
     labels, groups = self.of(node.args[0]), int(node.args[6])  # pyright: ignore[reportArgumentType]
     _unify_all(self, labels[1], node.args[1:3], where(node))
-    if split_product(labels[1], groups) is None:
-        pin(labels[1], f"groups at {where(node)}")
-    return [labels, *like(node.meta["val"][1:], lambda n: fresh(n))]
+    pieces = split_product(labels[1], groups)
+    if pieces is None:
+        pin(labels[1], f"it has other groups at {where(node)}")
+    statistics = [labels[0], fresh(groups) if pieces is None else pieces[0]]
+    return [labels, statistics, statistics]

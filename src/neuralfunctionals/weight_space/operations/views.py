@@ -7,13 +7,16 @@ from typing import Any
 
 from torch import fx
 
-from neuralfunctionals.weight_space.labels import Family, Label, cut, find, fresh, product, regroup, unit
+from neuralfunctionals.weight_space.labels import Family, Label, cut, find, fresh, pin, product, regroup, unit
 from neuralfunctionals.weight_space.propagation import (
     Labels,
     Propagation,
     argument,
+    broadcast,
     collapse,
     operation_name,
+    positions,
+    positions_at,
     rule,
     shape_of,
     where,
@@ -22,12 +25,26 @@ from neuralfunctionals.weight_space.propagation import (
 # Keep or move dimensions.
 
 
-@rule("clone _to_copy alias _softmax _log_softmax full_like native_dropout", families=True)
+@rule("clone _to_copy alias native_dropout", families=True)
 def _same(self: Propagation, node: fx.Node) -> Any:
     labels = self.of(node.args[0])
     if isinstance(node.meta["val"], (tuple, list)):
         return [labels for _ in node.meta["val"]]
     return list(labels)
+
+
+@rule("_softmax _log_softmax")
+def _softmax(self: Propagation, node: fx.Node) -> Labels:
+    return self.of(node.args[0])
+
+
+@rule("view_as_real view_as_complex")
+def _complex(self: Propagation, node: fx.Node) -> Labels:
+    labels = self.of(node.args[0])
+    if operation_name(node) == "view_as_real":
+        return [*labels, positions(2, node)]
+    pin(labels[-1], positions_at(node))
+    return labels[:-1]
 
 
 @rule("permute", families=True)
@@ -54,10 +71,7 @@ def _unsqueeze(self: Propagation, node: fx.Node) -> Labels:
 
 @rule("expand")
 def _expand(self: Propagation, node: fx.Node) -> Labels:
-    labels, shape = self.of(node.args[0]), shape_of(node)
-    old = [1] * (len(shape) - len(labels)) + shape_of(node.args[0])
-    labels = [unit()] * (len(shape) - len(labels)) + labels
-    return [x if a == b else fresh(b) for x, a, b in zip(labels, old, shape, strict=True)]
+    return broadcast([self.of(node.args[0])], shape_of(node), where(node))
 
 
 @rule("repeat")
@@ -96,7 +110,7 @@ def _view_of_fused(node: fx.Node, labels: Labels, shape: list[int], place: int) 
     pieces = cut(labels[place], [step * n for n in range(1, shape[place])])
     if pieces is None:
         return regroup(labels, shape, name)
-    index = fresh(shape[place], "pinned", f"an index at {name}")
+    index = positions(shape[place], node)
     inner = [regroup([piece], shape[place + 1 : behind], name) for piece in pieces]
     families = [Family(index, list(members)) for members in zip(*inner, strict=True)]
     return [*labels[:place], index, *families, *labels[place + 1 :]]
@@ -123,8 +137,10 @@ def _view_of_family(node: fx.Node, labels: Labels, shape: list[int], index: Labe
 def _index_dimension(node: fx.Node, shape: list[int]) -> int | None:
     """A small dimension that the view creates and that later steps index: the one over q, k and v."""
     old = shape_of(node.args[0])
+    kept = {(math.prod(old[:n]), size) for n, size in enumerate(old)}
     for place, size in enumerate(shape):
-        if 1 < size <= 4 and shape != old and size not in old and _is_indexed(node, place):
+        is_new = (math.prod(shape[:place]), size) not in kept
+        if 1 < size <= 4 and is_new and _is_indexed(node, place):
             return place
     return None
 
@@ -136,6 +152,8 @@ def _is_indexed(node: fx.Node, place: int, depth: int = 0) -> bool:
         args: Any = user.args
         if name in ("select", "slice") and (args[1] if len(args) > 1 else 0) % ndim == place:
             return name != "slice" or shape_of(user)[place] == 1
+        if name == "split_with_sizes" and (args[2] if len(args) > 2 else 0) % ndim == place:
+            return all(size == 1 for size in args[1])
         moved = _follow(user, name, place, ndim)
         if moved is not None and depth < 12 and _is_indexed(user, moved, depth + 1):
             return True
