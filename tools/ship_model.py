@@ -9,64 +9,16 @@ find it by name.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
 import neuralfunctionals
-from neuralfunctionals.config import Run
-from neuralfunctionals.registry import changed_fields, read_run
 from neuralfunctionals.run_directory import RunDirectory
-from neuralfunctionals.weight_space import NetworkSpec
+from neuralfunctionals.runs.card import copy_run, run_card
 
 SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
-
-
-def command_of(run: Run, images: str) -> str:
-    """The command that trains the model again, on networks of an image set."""
-    changed = {name: v for name, v in changed_fields(run).items() if name not in ("training.threads", "data.images")}
-    words = [f"--scale {run.scale} --model {run.model_name} --images {images}"]
-    words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
-    return f"nf train {run.recipe} {' '.join(words)}"
-
-
-def card(name: str, summary: str, chosen: str, directory: RunDirectory) -> str:
-    config, result = directory.read_config(), directory.read_result()
-    run, data = read_run(config["run"]), config["data"]
-    spec = NetworkSpec.from_dict(data["spec"])
-    rows = [
-        f"| {split} | {result[split]['networks']:,} | "
-        + " | ".join(f"{value:.4f}" for metric, value in result[split].items() if metric != "networks")
-        + " |"
-        for split in ("train", "val", "test")
-    ]
-    metrics = [metric for metric in result["test"] if metric != "networks"]
-    facts = [
-        f"Recipe: `{run.recipe}`, scale `{run.scale}`, model `{run.model_name}`, {result['parameters']:,} parameters.",
-        f"League: {result['league']}.",
-        f"Trained by `{command_of(run, data['images'])}`; best of {result['steps']:,} steps by validation: "
-        f"step {result['best_step']:,}.",
-        f"Data: {data['networks']:,} networks of the image set `{data['images']}`, {spec}; `run.json` has the details. "
-        "The model is less accurate for networks "
-        f"{'trained' if spec.has_kernels else 'with another frequency or fitted'} differently, and cannot take "
-        "networks of other widths.",
-        f"Code: version {config['code']['version']}, commit {config['code']['commit']}; torch "
-        f"{config['machine']['torch']}, {config['machine']['cores']} cores, no GPU.",
-    ]
-    return f"""# {name}
-
-A model that {summary}.
-
-{chr(10).join(f"- {fact}" for fact in facts)}
-
-| split | networks | {" | ".join(metrics)} |
-|---|---|{"---|" * len(metrics)}
-{chr(10).join(rows)}
-
-{chosen}, and measured once on the test networks.
-"""
 
 
 def halve(file: Path) -> None:
@@ -84,13 +36,9 @@ def main() -> None:
     arguments = parser.parse_args()
     directory, out = RunDirectory(arguments.run).require(), SHIPPED / arguments.name
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(directory.model, out / "model", ignore=shutil.ignore_patterns("README.md"))
+    card = run_card(directory, arguments.name, summary=arguments.summary, chosen=arguments.chosen)
+    copy_run(directory, out, card)
     halve(out / "model" / "model.safetensors")
-    config = directory.read_config()
-    del config["data"]["path"]
-    (out / "run.json").write_text(json.dumps(config, indent=2) + "\n")
-    shutil.copy(directory.result_file, out)
-    (out / "README.md").write_text(card(arguments.name, arguments.summary, arguments.chosen, directory))
 
 
 if __name__ == "__main__":

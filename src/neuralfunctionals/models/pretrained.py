@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, snapshot_download
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -15,6 +16,7 @@ from neuralfunctionals.files.checksums import require_intact
 from neuralfunctionals.files.strict_json import JsonError, conform, read_json, require_arguments
 from neuralfunctionals.imports import import_for_file, imports_for, path_of
 from neuralfunctionals.models.claims import limit_tensors
+from neuralfunctionals.models.hub import model_card, upload
 from neuralfunctionals.models.older_configs import modernize, told_by_run
 from neuralfunctionals.shipped import SHIPPED, find_shipped
 from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry
@@ -32,8 +34,27 @@ class Pretrained(PyTorchModelHubMixin, library_name="neuralfunctionals", license
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> str | None:
         """Writes weights and config; the config names the class, for `nf.from_pretrained`."""
         described: Any = self
-        kwargs.setdefault("config", {"class": path_of(type(self)), **described._hub_mixin_config})
+        if kwargs.get("config") is None:
+            kwargs["config"] = {"class": path_of(type(self)), **described._hub_mixin_config}
         return super().save_pretrained(save_directory, **kwargs)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Uploads weights, config and a card to the Hugging Face Hub; `nf.from_pretrained(repo_id)` downloads them.
+
+        Args:
+            repo_id: The name there, such as `"you/your-model"`.
+            **kwargs: For the hub's `create_repo`, such as `private` or `token`.
+
+        Returns:
+            The address of the upload.
+        """
+        with TemporaryDirectory() as scratch:
+            self.save_pretrained(scratch, model_card_kwargs={"name": repo_id})
+            return upload(Path(scratch), repo_id, **kwargs)
+
+    def generate_model_card(self, *, name: str = "DIRECTORY", **_: Any) -> ModelCard:  # pyright: ignore
+        """The card, `README.md`, of a model with this id on the hub, or in this directory."""
+        return ModelCard(model_card(self, name))  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def from_pretrained(cls: type[Model], name: str | Path, **kwargs: Any) -> Model:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,9 +29,11 @@ from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.layers import Standardize
 from neuralfunctionals.models import Canonical, from_pretrained, league
+from neuralfunctionals.models.hub import HUB_METADATA, upload
 from neuralfunctionals.registry import find_run, find_task, read_run
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.runs.build import build_model, build_task, finish_model, options_from
+from neuralfunctionals.runs.card import copy_run, run_card
 from neuralfunctionals.runs.datasets import dataset_for
 from neuralfunctionals.shipped import find_shipped
 from neuralfunctionals.tasks import EvalBatches, Task, evaluate, train
@@ -59,6 +62,20 @@ class TrainedRun:
         if found is None:
             raise UserError(f"The model {self.directory.path.name} comes without its networks. Add --data DIR.")
         return found
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """Uploads the model with its card, config and result; `nf.from_pretrained(repo_id)` downloads it again.
+
+        Args:
+            repo_id: Its name on the Hugging Face Hub, such as `"you/your-model"`.
+            **kwargs: For the hub's `create_repo`, such as `private` or `token`.
+
+        Returns:
+            The address of the upload.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            copy_run(self.directory, Path(scratch), HUB_METADATA + run_card(self.directory, repo_id))
+            return upload(Path(scratch), repo_id, **kwargs)
 
 
 def execute(
