@@ -84,6 +84,11 @@ def test_states_keep_their_scale_over_wide_layers():
     assert all(0.05 < h.std() < 10 for h in states.neurons.values())
 
 
+def test_states_start_without_what_is_read_of_the_whole_network():
+    layer = NeuronStates(NetworkSpec.mlp([2, 3, 3, 1]), 2, 4)
+    assert not any(part(torch.ones(layer.network_channels)).any() for part in layer.read_network.values())
+
+
 def test_gates_that_do_not_divide_the_channels_are_refused():
     with pytest.raises(ValueError, match="6 channels and 4 gates"):
         NeuronStates(NetworkSpec.mlp([2, 3, 1]), 6, 6, num_gates=4)

@@ -1,9 +1,11 @@
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
 from neuralfunctionals import LayerSpec, NetworkSpec
+from neuralfunctionals.weight_space.axes import Axis, Group
 from strategies import network_specs
 
 
@@ -50,3 +52,28 @@ def test_small_cnn_has_the_published_number_of_parameters():
 def test_wrong_shapes_are_refused_with_the_reason(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+AXES = (Axis(2), Axis(3, within=0))
+GROUPS = (Group(1, "weight", (1, 0), (3, 2), 0, "a", 0, (1, 3), (2, 3)), Group(2, "bias", (0,), (2,), 6, "b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": 1}, "Expected packed groups on axes 0 to 1"),
+        ({"axes": (1, 2)}, "Expected packed groups on axes 0 to 1"),
+        ({"axes": (-1, 0)}, "Expected packed groups on axes 0 to 1"),
+        ({"shape": (2, 3)}, r"'a' to have dimensions \(3, 2\) for its axes, but got \(2, 3\)"),
+        ({"shape": (3,)}, r"'a' to have dimensions \(3, 2\) for its axes, but got \(3,\)"),
+        ({"strides": (1,)}, "'a' to have dimensions"),
+        ({"axes": (1,)}, "'a' to have the axes that its axes are nested in"),
+    ],
+)
+def test_groups_that_do_not_fit_their_axes_are_refused(change, message):
+    spec = NetworkSpec(axes=AXES, groups=GROUPS)
+    assert NetworkSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(ValueError, match=message):
+        NetworkSpec(axes=AXES, groups=(replace(GROUPS[0], **change), GROUPS[1]))
+    with pytest.raises(ValueError, match="at least one group"):
+        NetworkSpec(axes=AXES)
