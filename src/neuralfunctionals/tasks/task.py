@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import OptimizerConfig
 from neuralfunctionals.data import WeightDataset, WeightItems
-from neuralfunctionals.data.formats.given import read_given
+from neuralfunctionals.data.formats.given import read_given, require_one_frequency
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import Siren, SirenForm, convert
+from neuralfunctionals.inr import SirenForm, convert
 from neuralfunctionals.inr.siren import can_be_siren
 from neuralfunctionals.tasks.batches import mixed_seed
 from neuralfunctionals.weight_space import NetworkSpec, NetworkSymmetry, WeightSpaceFeatures
@@ -131,31 +130,19 @@ class Task(LightningModule):
         dataset = dataset.with_images() if self.needs_images else dataset
         return dataset if self.form is None else dataset.in_form(self.form)
 
-    def form_of(self, modules: Sequence[nn.Module], form: SirenForm | None = None) -> SirenForm | None:
-        """The form of modules: as given, or else with the frequency of the `Siren`s among them.
-
-        None for other modules: what their spec does not record is assumed to be as for the model.
-        """
-        if self.form is None:
-            return form
-        omegas = {module.omega for module in modules if isinstance(module, Siren)}
-        if len(omegas) > 1 or (form is not None and omegas - {form.omega}):
-            expected = "one frequency" if form is None else f"omega {form.omega:g}"
-            raise UserError(f"Expected networks of {expected}, but got omega {', '.join(map(str, sorted(omegas)))}.")
-        return form or (replace(self.form, omega=omegas.pop()) if omegas else None)
-
     def read(self, networks: Any, form: SirenForm | None = None) -> WeightSpaceFeatures:
         """Converts modules, `state_dict`s or features to inputs of the model: checked, in its form, on its device.
 
         Args:
             networks: The networks.
-            form: Their form; see `form_of`.
+            form: Their form. What neither it nor their spec records is assumed to be as for the model.
         """
         if holds_state_dicts(networks):
             networks = read_given(networks).features
         if not isinstance(networks, WeightSpaceFeatures):
             modules = [networks] if isinstance(networks, nn.Module) else list(networks)
-            networks, form = WeightSpaceFeatures.from_modules(modules), self.form_of(modules, form)
+            require_one_frequency(modules)
+            networks = WeightSpaceFeatures.from_modules(modules)
         self.require_spec(networks.spec, "the input")
         networks.require_finite()
         if self.form is not None and can_be_siren(networks.spec):

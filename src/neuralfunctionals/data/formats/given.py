@@ -88,6 +88,7 @@ def _from_parts(
     if not parts:
         raise UserError(f"Expected {_EXPECTED}, but got an empty list.")
     modules = [_inner(part) for part in parts] if all(isinstance(part, nn.Module) for part in parts) else None
+    require_one_frequency(modules or ())
     dicts = [m.state_dict() for m in modules] if modules is not None else [unwrap(part) for part in parts]
     for content in dicts:
         if not isinstance(content, Mapping) or not all(isinstance(v, Tensor) for v in content.values()):
@@ -106,10 +107,14 @@ def _from_parts(
         )
         return found[0] if is_single else found
 
-    omegas = {m.omega for m in modules or () if isinstance(m, Siren)}
-    if len(omegas) > 1:
-        raise UserError(f"Expected networks of one frequency, but got omega {', '.join(map(str, sorted(omegas)))}.")
     return GivenNetworks(features, is_single, restore, _told_form(spec))
+
+
+def require_one_frequency(modules: Iterable[nn.Module]) -> None:
+    """Raises if there are `Siren`s of several frequencies: features take theirs from the first module."""
+    omegas = sorted({module.omega for module in modules if isinstance(module, Siren)})
+    if len(omegas) > 1:
+        raise UserError(f"Expected networks of one frequency, but got omega {', '.join(map(str, omegas))}.")
 
 
 def _told_form(spec: NetworkSpec) -> SirenForm | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from neuralfunctionals.config import Augment, OptimizerConfig
 from neuralfunctionals.data import EDITS, WeightItems
-from neuralfunctionals.data.formats.given import read_given
+from neuralfunctionals.data.formats.given import read_given, require_one_frequency
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.inr import SirenForm, convert, image_values, render_images
 from neuralfunctionals.tasks.augment import Augmentation
@@ -149,7 +149,8 @@ class EditTask(Task):
             given = read_given(networks)
             return given.restore(self.edit(given.features, form=form).to("cpu"))
         modules = [networks] if isinstance(networks, nn.Module) else list(networks)
+        require_one_frequency(modules)
         features = WeightSpaceFeatures.from_modules(modules)
-        edited = self.edit(features, form=self.form_of(modules, form)).to(features.tensor.device)
+        edited = self.edit(features, form=form).to(features.tensor.device)
         copies = [edited[[i]].to_modules(module)[0] for i, module in enumerate(modules)]
         return copies[0] if isinstance(networks, nn.Module) else copies
