@@ -16,8 +16,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 import neuralfunctionals
-from neuralfunctionals.config import Run
-from neuralfunctionals.registry import changed_fields, read_run
+from neuralfunctionals.config import Run, flatten
+from neuralfunctionals.registry import find_run, read_run
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.weight_space import NetworkSpec
 
@@ -26,7 +26,9 @@ SHIPPED = Path(neuralfunctionals.__file__).parent / "pretrained"
 
 def command_of(run: Run, images: str) -> str:
     """The command that trains the model again, on networks of an image set."""
-    changed = {name: v for name, v in changed_fields(run).items() if name not in ("training.threads", "data.images")}
+    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
+    usual |= {name: flatten(run)[name] for name in ("training.threads", "data.images")}
+    changed = {name: value for name, value in flatten(run).items() if usual.get(name) != value}
     words = [f"--scale {run.scale} --model {run.model_name} --images {images}"]
     words += [f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in changed.items()]
     return f"nf train {run.recipe} {' '.join(words)}"

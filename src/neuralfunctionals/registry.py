@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from neuralfunctionals import tasks
-from neuralfunctionals.config import SCALES, Run, flatten
+from neuralfunctionals.config import SCALES, Run
 from neuralfunctionals.errors import UserError, nearest
 from neuralfunctionals.imports import import_object
 from neuralfunctionals.tasks.definition import Output, Recipe, TaskDefinition, make_run
@@ -158,12 +158,6 @@ def read_run(values: Mapping[str, Any], where: str = "run") -> Run:
     except UserError as error:
         raise UserError(f"{where}.recipe: {error}") from error
     return Run.from_dict(dict(values), where, task=task.config, data=task.data)
-
-
-def changed_fields(run: Run) -> dict[str, Any]:
-    """The fields in which a run differs from its recipe at that scale for that model, by name."""
-    usual = flatten(find_run(run.recipe, scale=run.scale, model=run.model_name))
-    return {name: value for name, value in flatten(run).items() if usual.get(name) != value}
 
 
 def _choose(what: str, name: str, known: Sequence[Name]) -> Name:
