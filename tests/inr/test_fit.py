@@ -16,7 +16,7 @@ from neuralfunctionals.inr import (
     psnr,
     render,
 )
-from neuralfunctionals.inr.fit import _Job, _train_native, mean_squared_gradients
+from neuralfunctionals.inr.engines import FitJob, mean_squared_gradients, train_native
 
 needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="no C++ compiler here")
 ENGINES = ["torch", pytest.param("native", marks=needs_compiler)]
@@ -42,11 +42,11 @@ def native_gradients(spec, parameters, points, targets, omega):
     """Errors and gradients of the compiled loop: what it stops at, and what one large step of descent subtracts."""
     kernels.build(["siren_fit"])
     step = FitRecipe(steps=1, learning_rate=1e3, schedule="constant", optimizer="sgd", beta1=0.0)
-    job = _Job(spec, points, omega, step, math.inf, 1, None, torch.device("cpu"))
-    stopped, errors, steps = _train_native(job, parameters, targets, lambda count: None)
+    job = FitJob(spec, points, omega, step, math.inf, 0.01, "native", 1, None, torch.device("cpu"))
+    stopped, errors, steps = train_native(job, parameters, targets, lambda count: None)
     assert torch.equal(stopped, parameters)
     assert not steps.any()
-    moved = _train_native(replace(job, stop_error=0.0), parameters, targets, lambda count: None)[0]
+    moved = train_native(replace(job, stop_error=0.0), parameters, targets, lambda count: None)[0]
     return errors, (parameters - moved) / 1e3
 
 

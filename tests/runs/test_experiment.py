@@ -264,6 +264,18 @@ def test_of_two_runs_that_start_in_one_directory_the_slower_is_refused(digits, t
     assert RunDirectory(tmp_path).read_result() == result
 
 
+def test_a_model_of_another_frequency_is_standardized_on_the_networks_that_it_sees(digits, tmp_path):
+    dataset = WeightDataset(digits)
+    model = nf.models.NFN(nf.NetworkSpec.siren(dataset.spec.widths, 15.0), channels=[2], standardize=True)
+    values = {"training.steps": 2, "training.val_every": 2, "canonical": "none"}
+    nf.experiment("edit/mnist-dilate", model, digits, tmp_path / "run", scale="tiny", values=values, progress=False)
+    (layer,) = (m for m in model.modules() if isinstance(m, nf.layers.Standardize))
+    converted = nf.inr.convert(dataset.split("train")[:].features, nf.inr.SirenForm(15.0))
+    for group, mean, deviation in zip(converted.split(), layer.mean, layer.deviation, strict=True):
+        torch.testing.assert_close(mean, group.mean()[None])
+        torch.testing.assert_close(deviation, group.std(correction=0)[None])
+
+
 def test_refuses_what_cannot_be_built_or_saved(package, digits, tmp_path):
     cases = [
         ("classify/mnist", "own_package.models.Missing", {}, "has no attribute 'Missing'"),

@@ -1,5 +1,6 @@
 """Recipes from name to result: what they say, what a run leaves, what it refuses."""
 
+import io
 import json
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from neuralfunctionals.layers import Standardize
 from neuralfunctionals.registry import RECIPES, find_run, read_run
 from neuralfunctionals.run_directory import RunDirectory
 from neuralfunctionals.runs import build_model, dataset_for, execute, measure, open_run
+from neuralfunctionals.runs.workers import work
 from neuralfunctionals.studies import TABLES
 from neuralfunctionals.weight_space import NetworkSpec, canonicalize
 
@@ -187,6 +189,18 @@ def test_a_forced_run_replaces_the_earlier_one(finished, tmp_path):
     assert forced["seed"] == 3
     assert forced["test"]["mse"] != first["test"]["mse"]
     assert execute(replace(run, seed=3), tmp_path / "again", resume=True, progress=False) == forced
+
+
+def test_a_worker_prints_an_error_of_the_system_in_one_line(finished, tmp_path, monkeypatch, capsys):
+    run, out, _ = finished
+    (tmp_path / "file").write_text("")
+    job = {"run": run.to_dict(), "out": f"{tmp_path}/file/run", "data": f"{open_run(out).data}", "encoder": None}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([job])))
+    with pytest.raises(SystemExit) as stopped:
+        work()
+    err = capsys.readouterr().err
+    assert (stopped.value.code, err.count("\n")) == (2, 1)
+    assert "Not a directory" in err
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neuralfunctionals.files.writing import is_abandoned
-
-_START = ".partial-"
-_in_use: set[str] = set()
+from neuralfunctionals.files.writing import in_use, is_abandoned
 
 
 @contextmanager
@@ -22,16 +19,15 @@ def scratch_beside(path: Path) -> Iterator[Path]:
     Move finished files out of it with `os.replace`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f"{_START}*"):
-        # Named like the temporary files, so that abandoned ones are recognised in the same way.
-        if leftover.name not in _in_use and is_abandoned(Path(f".tmp-{leftover.name.removeprefix(_START)}")):
+    for leftover in path.parent.glob(".partial-*"):
+        if is_abandoned(leftover):
             shutil.rmtree(leftover, ignore_errors=True)
-    name = f"{_START}{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+    name = f".partial-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
     scratch = path.with_name(name)
-    _in_use.add(name)
+    in_use.add(name)
     try:
         scratch.mkdir()  # never through a link
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        _in_use.discard(name)
+        in_use.discard(name)

@@ -15,8 +15,8 @@ from pathlib import Path
 from neuralfunctionals.files.checksums import SUMS, format_sums, read_sums, sha256_of
 
 _TEMPORARY = re.compile(r"\.tmp-.+-\d+(\.[0-9a-f]+)?-.+", re.DOTALL)
-_writing: set[str] = set()
-"""Names of the temporary files that this process is writing."""
+in_use: set[str] = set()
+"""Names of the temporary files and directories that this process is using."""
 
 
 def write_whole(path: Path, data: bytes, *, sync: bool = True) -> None:
@@ -75,7 +75,7 @@ def _temporary_with(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
     """A temporary file with this content next to a path; removed afterwards, unless it was renamed."""
     name = f".tmp-{socket.gethostname()}-{os.getpid()}.{secrets.token_hex(4)}-{path.name}"
     temporary = path.with_name(name)
-    _writing.add(name)
+    in_use.add(name)
     try:
         if not _create(temporary, data, sync=sync):
             raise FileExistsError(errno.EEXIST, "another process created this temporary file", str(temporary))
@@ -83,7 +83,7 @@ def _temporary_with(path: Path, data: bytes, *, sync: bool) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        _writing.discard(name)
+        in_use.discard(name)
 
 
 def _create(path: Path, data: bytes, *, sync: bool = True) -> bool:
@@ -127,13 +127,12 @@ def is_temporary(path: Path) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether this is a temporary file of a process on this machine that has ended."""
-    start = f".tmp-{socket.gethostname()}-"
-    found = re.match(r"(\d{1,10})(\.[0-9a-f]+)?-", path.name[len(start) :])
-    if not path.name.startswith(start) or not found:
+    """Whether this is a temporary file or directory of a process on this machine that has ended."""
+    found = re.match(rf"\.(?:tmp|partial)-{re.escape(socket.gethostname())}-(\d{{1,10}})(?:\.[0-9a-f]+)?-", path.name)
+    if not found:
         return False
     if int(found[1]) == os.getpid():  # this process, or an earlier one with the same id
-        return path.name not in _writing
+        return path.name not in in_use
     return not is_running(int(found[1]))
 
 

@@ -2,7 +2,8 @@
 
 from neuralfunctionals.inr.coordinate_maps import AffineMaps, move_networks, turn_images, turn_networks
 from neuralfunctionals.inr.coordinates import image_grid
-from neuralfunctionals.inr.fit import FitResult, choose_engine, fit, fit_values, image_bytes, image_values
+from neuralfunctionals.inr.engines import choose_engine
+from neuralfunctionals.inr.fit import FitResult, fit, fit_values, image_bytes, image_values
 from neuralfunctionals.inr.form import SirenForm, convert
 from neuralfunctionals.inr.metrics import psnr
 from neuralfunctionals.inr.patches import patch_pixels, render_patches

@@ -5,7 +5,7 @@
 // weight gradient) are sums of (scalar times vector of neurons) and need no transposed activations. The arithmetic of
 // a network only depends on its own data, not on the batch or the number of threads.
 //
-// Called by inr/fit.py.
+// Called by inr/engines.py.
 
 #include <cstdlib>
 

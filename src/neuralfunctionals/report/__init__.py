@@ -9,7 +9,6 @@ from neuralfunctionals.report.pictures import (
     draw_curves,
     draw_predictions,
     draw_rows,
-    draw_sizes,
     draw_task,
 )
 from neuralfunctionals.report.records import write_records
@@ -25,7 +24,6 @@ __all__ = [
     "draw_maps",
     "draw_predictions",
     "draw_rows",
-    "draw_sizes",
     "draw_task",
     "read_runs",
     "results_table",

@@ -6,7 +6,6 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -231,29 +230,6 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
             panel.set_title(f"{title}: {len(zoo)} networks", loc="left", pad=16)
             panel.set_xlabel("test accuracy")
         axes[0][0].set_ylabel("networks")
-
-
-def draw_sizes(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str = "accuracy") -> None:
-    """Draws a test metric against the number of training networks, one line per model.
-
-    Args:
-        runs: Finished runs of one recipe; of several seeds, the mean is shown. Models with only one size are left out.
-        out: The picture's file.
-        metric: Which metric.
-    """
-    with open_figure(out, (5.4, 3.6)) as (_, ((panel,),)):
-        for model, same in group(runs, by="model").items():
-            values: dict[int, list[float]] = {}
-            for run in same:
-                values.setdefault(run.result["training_networks"], []).append(run.result["test"][metric])
-            if len(values) > 1:
-                sizes = sorted(values)
-                means = [mean(values[size]) for size in sizes]
-                panel.plot(sizes, means, label=model, marker=".", lw=1.4, color=_colour(model))
-        panel.set_xscale("log")
-        panel.set_ylim(bottom=0)
-        panel.set(xlabel="training networks", ylabel=f"test {metric}")
-        panel.legend(frameon=False, fontsize=9)
 
 
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str | None = None) -> None:

@@ -122,9 +122,9 @@ def execute(
         raise UserError(f"The model '{run.model_name}' needs latents: make them with nf encode, then use --data DIR.")
     dataset = WeightDataset(data) if data is not None else dataset_for(run.data, progress=fitting)
     model = _make_model(run, dataset, None if reads_latents else dataset.spec, model)
-    _standardize(model, dataset.split("train").spread(run.training.limit))
     task = build_task(run, model, dataset.provenance)
     dataset = task.adapt(dataset)
+    _standardize(model, dataset.split("train").spread(run.training.limit))
     task.prepare(dataset[[0]])  # rejects unsuitable data before anything is written
     if continues:
         _require_same_data(dataset, directory)

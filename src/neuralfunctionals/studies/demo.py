@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,10 @@ def _results(out: Path) -> list[dict[str, Any]]:
             opened = open_run(name)
             measured = measure(opened.task, unseen, "test", batch_size=100)
             if not rows or rows[-1]["task"] != task:
-                without, value = ("chance", 0.1) if task == "classify" else ("no edit", measured["mse_no_edit"])
+                baseline = TASKS[task].baseline
+                assert baseline is not None
+                without, value = baseline
+                value = measured[value] if isinstance(value, str) else value(asdict(opened.run.task))
                 rows.append({"task": task, "model": without, f"test_{metric}": value})
             result = opened.directory.read_result()
             rows.append(

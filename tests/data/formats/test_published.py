@@ -270,18 +270,20 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_remains(store, tmp_path, ki
 
 
 def test_networks_of_one_image_are_exported_under_names_of_their_own(tmp_path):
-    np.savez(tmp_path / "a.npz", **networks(source_index=np.array([5, 5, 6, 7]), label=np.zeros(4, int)))
+    spec = np.array(NetworkSpec.siren([2, 2, 1]).to_json())
+    np.savez(tmp_path / "a.npz", **networks(source_index=np.array([5, 5, 6, 7]), label=np.zeros(4, int), spec=spec))
     import_networks("npz", tmp_path / "a.npz", tmp_path / "s")
     assert export_networks("nfn-sirens", tmp_path / "s", tmp_path / "out") == 4
     assert len(list((tmp_path / "out").rglob("*.pth"))) == 4
 
 
 def test_networks_that_a_format_cannot_keep_are_refused(tmp_path):
-    spec = NetworkSpec.mlp([2, 2, 1], bias=False)
-    np.savez(tmp_path / "a.npz", weights=np.zeros((1, 6)), spec=np.array(spec.to_json()))
-    import_networks("npz", tmp_path / "a.npz", tmp_path / "s")
-    with pytest.raises(ValueError, match="dense layers with biases, for nfn-sirens"):
-        export_networks("nfn-sirens", tmp_path / "s", tmp_path / "out")
+    for name, spec in {"a": NetworkSpec.mlp([2, 2, 1], bias=False), "c": NetworkSpec.mlp([2, 2, 1], "tanh")}.items():
+        weights = np.zeros((1, spec.num_entries))
+        np.savez(tmp_path / f"{name}.npz", weights=weights, spec=np.array(spec.to_json()))
+        import_networks("npz", tmp_path / f"{name}.npz", tmp_path / name)
+        with pytest.raises(ValueError, match="dense layers with biases, for nfn-sirens"):
+            export_networks("nfn-sirens", tmp_path / name, tmp_path / "out")
     nameless = NetworkSpec((LayerSpec(2, 2), LayerSpec(1, 2)))
     np.savez(tmp_path / "b.npz", weights=np.zeros((1, 9)), spec=np.array(nameless.to_json()))
     import_networks("npz", tmp_path / "b.npz", tmp_path / "t")

@@ -315,8 +315,7 @@ def _named_networks(
     last = dataset.spec.num_layers - 1
     # Files are numbered by image, unless there are several networks per image.
     has_copies = len(dataset.column("source_index").unique()) < len(dataset)
-    is_sine = not dataset.spec.has_kernels and all(layer.has_bias for layer in dataset.spec.layers)
-    if kind == "nfn-sirens" and not is_sine:
+    if kind == "nfn-sirens" and not can_be_siren(dataset.spec):
         raise UserError(f"Expected sine networks, dense layers with biases, for {kind}, but got {dataset.spec}.")
     for start in range(0, len(dataset), 256):
         items = dataset[start : start + 256]
