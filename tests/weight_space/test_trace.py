@@ -96,6 +96,12 @@ def test_weights_keep_their_dtype():
     assert all(torch.equal(a, b) for a, b in zip(copy.parameters(), module.parameters(), strict=True))
 
 
+def test_axes_are_named_after_the_first_layer_that_has_them_and_numbered():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    axes = NetworkSpec.from_module(module, torch.randn(5, 3)).axes
+    assert [(a.name, a.size, a.role) for a in axes] == [("0", 4, "hidden"), ("0/2", 3, "input"), ("3", 2, "output")]
+
+
 class CastingNorm(nn.Module):
     """Computes in float32, as the norms of language models do."""
 
