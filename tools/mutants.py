@@ -23,7 +23,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src/neuralfunctionals"
@@ -120,14 +119,9 @@ def main() -> None:
     options = parser.parse_args()
     out = Path(options.out)
     records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    sound = {record["sound"] for record in records if "sound" in record}
-    caught = {Mutant(**record["mutant"]) for record in records if record.get("caught")}
+    caught = {Mutant(**record["mutant"]) for record in records if record["caught"]}
     chosen = draw(options.seed, options.count)
-
-    def write(**record: Any) -> None:
-        with out.open("a") as log:
-            log.write(json.dumps(record) + "\n")
-
+    sound: set[str] = set()
     for mutant in chosen:
         if mutant in caught:
             continue
@@ -137,9 +131,9 @@ def main() -> None:
             if not passes(tests, None):
                 raise SystemExit(f"tests/{folder} fails without a mutant.")
             sound.add(folder)
-            write(sound=folder)
         is_caught = not passes(tests, mutant)
-        write(mutant=asdict(mutant), caught=is_caught)
+        with out.open("a") as log:
+            log.write(json.dumps({"mutant": asdict(mutant), "caught": is_caught}) + "\n")
         if is_caught:
             caught.add(mutant)
         place = f"{'caught  ' if is_caught else 'SURVIVED'} {mutant.file}:{mutant.line}"

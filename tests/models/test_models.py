@@ -320,7 +320,8 @@ def test_latent_classifier_reads_sequences(tmp_path):
     model = latent_classifier().eval()
     latents = torch.randn(5, 4, 6)
     assert model(latents).shape == (5, 3)
-    assert not torch.allclose(model(latents), model(latents.flip(1)))  # latents have positions
+    assert not torch.allclose(model(latents), model(latents.flip(1)))  # latents have positions,
+    assert model.position.abs().max() < 0.1  # which start small
     model.save_pretrained(tmp_path)
     assert torch.equal(models.LatentClassifier.from_pretrained(tmp_path)(latents), model(latents))
     with pytest.raises(ValueError, match=r"\(batch, 4, 6\), but got \(5, 3, 6\)"):
