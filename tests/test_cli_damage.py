@@ -22,12 +22,13 @@ TRAIN += ["--training.steps", "4", "--training.val_every", "2"]
 KILLED = """
 import os, signal, sys
 from neuralfunctionals.cli import main
-replace = os.replace
-def die(source, target):
-    if os.fspath(target).endswith(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target)
-os.replace = die
+def dying(move):
+    def die(source, target):
+        if os.fspath(target).endswith(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        move(source, target)
+    return die
+os.replace, os.link = dying(os.replace), dying(os.link)
 main(sys.argv[2:])
 """
 
@@ -184,14 +185,16 @@ def test_a_flipped_checkpoint_is_refused_when_a_run_is_continued(capsys, copies,
 
 
 def test_a_kill_while_run_json_is_written_leaves_nothing_to_delete_by_hand(capsys, made, tmp_path):
-    words = [*TRAIN, "--data", made / "d", "--out", tmp_path / "run"]
-    for name in ("run/SHA256SUMS", "run/run.json"):
-        command = [sys.executable, "-c", KILLED, name, *map(str, words)]
+    for name in ("run.json", "SHA256SUMS"):
+        out = tmp_path / f"killed-at-{name}"
+        words = [*TRAIN, "--data", made / "d", "--out", out]
+        command = [sys.executable, "-c", KILLED, f"{out.name}/{name}", *map(str, words)]
         dead = subprocess.run(command, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert dead.returncode == -signal.SIGKILL, dead.stderr.decode()
-        assert any(p.name.startswith(".tmp-") for p in (tmp_path / "run").iterdir())
-    assert run(capsys, *words)[0] == 0
-    assert not list((tmp_path / "run").rglob(".tmp-*"))
+        assert any(p.name.startswith(".tmp-") for p in out.iterdir())
+        code, _, err = run(capsys, *words)
+        assert code == 0, err
+        assert not list(out.rglob(".tmp-*"))
 
 
 def test_a_kill_while_an_earlier_run_is_removed_leaves_one_that_can_be_removed_again(capsys, copies):

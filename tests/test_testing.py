@@ -179,8 +179,13 @@ def test_modules_without_description_need_it_as_arguments():
     with pytest.raises(ValueError, match="Bare .* but it has no in_channels, symmetry. Set them, or pass them"):
         assert_equivariant(Bare(), spec=SPEC)
     assert_equivariant(Bare(), spec=SPEC, in_channels=2, symmetry="NP")
+
+
+@pytest.mark.bad_input
+def test_minimality_is_only_defined_for_permutations():
+    layer = layers.NPLinear(SPEC, 2, 2)
     with pytest.raises(ValueError, match="minimality is only defined for permutations"):
-        assert_minimal(Bare(), spec=SPEC, in_channels=2, symmetry=SPEC.symmetry)
+        assert_minimal(layer, symmetry=SPEC.symmetry)
 
 
 def test_checks_leave_the_module_as_it_was():

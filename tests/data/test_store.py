@@ -138,7 +138,7 @@ def test_a_store_is_only_continued_by_the_same_plan(tmp_path):
     with pytest.raises(StoreError, match="num_items: 10 in the store, 11 requested"):
         Store.create(tmp_path, header(num_items=11))
     with pytest.raises(
-        StoreError, match="format: None in the store, 'npz' requested"
+        StoreError, match="format: 'neuralfunctionals store' in the store, 'npz' requested"
     ):  # also a name that the header has too
         Store.create(tmp_path, header(provenance={"seed": 1, "format": "npz"}))
 
