@@ -100,7 +100,7 @@ def test_a_permuted_cnn_gets_the_same_prediction(zoo):
 
 
 def test_refuses_what_it_cannot_predict(zoo, sirens):
-    with pytest.raises(ValueError, match="one of .*'bce', 'mse'.* but got 'l1'"):
+    with pytest.raises(ValueError, match="one of bce, mse, but got 'l1'"):
         GeneralizationTask(Constant(), loss="l1")
     with pytest.raises(ValueError, match=r"needs networks with a known test_accuracy, .* nf zoo"):
         GeneralizationTask(Constant()).prepare(sirens[:2])

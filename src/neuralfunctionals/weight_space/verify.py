@@ -187,13 +187,15 @@ class Runs:
         """The module's own weights and two random draws, with the outputs."""
         if self.kept is None or self.kept[0] is not spec:
             own = self.own(spec)
+            if not own.isfinite().all():  # a network that diverged has the same axes
+                own = _draw_weights(spec, own, 0)
             output = self(spec, own)
-            if any(not torch.equal(a, b) for a, b in zip(self(spec, own), output, strict=True)):
-                raise UserError(f"{self.name} returns different outputs each time. Expected a deterministic forward.")
             if not output:
                 raise UserError(f"{self.name} returns no tensor of real numbers, so there is nothing to compare.")
             if not _is_finite(output):
                 raise UserError(f"{self.name} returns values that are not finite. Check its weights and the inputs.")
+            if any(not torch.equal(a, b) for a, b in zip(self(spec, own), output, strict=True)):
+                raise UserError(f"{self.name} returns different outputs each time. Expected a deterministic forward.")
             self.kept = (spec, [(own, output), *(self._draw(spec, own, seed) for seed in (1, 2))])
         return self.kept[1]
 
