@@ -46,6 +46,15 @@ TRAIN = ("train", "edit/mnist-dilate")
 FIT = ("fit", "--images", "mnist-sample", "--limit", "20", "--recipe", "fast", "--shard-size", "8")
 
 
+@pytest.mark.parametrize("words", [["recipes"], ["--help"], ["train", "edit/mnist-dilate", "--help"]])
+def test_a_reader_that_has_seen_enough_causes_no_message(words):
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "wb") as closed:
+        done = subprocess.run(nf_command(*words), env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == ""
+
+
 def test_fit_info_verify(tmp_path, capsys):
     code, result, err = run(capsys, *FIT, "--out", tmp_path / "s", "--json")
     assert code == 0

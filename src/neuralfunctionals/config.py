@@ -19,6 +19,8 @@ Augment: TypeAlias = Literal["none", "affine", "turns"]
 """Transformation of training networks: mild affine maps, or the eight rotations and reflections of the square."""
 SAMPLES = {"mnist": "mnist-sample", "fashion": "fashion-sample", "cifar10": "shapes-sample"}
 """Full image sets, and the embedded samples that replace them."""
+TITLES = {"mnist": "MNIST", "fashion": "FashionMNIST", "cifar10": "CIFAR-10", "svhn-grey": "SVHN"}
+"""Image sets as they are usually written."""
 TINY_ZOO: dict[str, Any] = {"count": 40, "epochs": 12, "batch_size": 64, "limit_images": 600}
 """Fields of `ZooConfig` for a zoo that is trained in seconds."""
 

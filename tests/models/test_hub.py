@@ -55,7 +55,7 @@ def test_a_run_is_uploaded_with_its_results(hub, finished, capsys):
     assert str(finished.parent) not in (made / "run.json").read_text()
     card = (made / "README.md").read_text()
     assert f"| test | 6 | {result['test']['mse']:.4f} | {result['test']['mse_no_edit']:.4f} |" in card
-    assert "# me/run\n\nA model that was trained to dilate mnist INRs." in card
+    assert "# me/run\n\nA model that was trained to dilate MNIST INRs." in card
     assert "`nf train edit/mnist-dilate --scale tiny --model nfn-hnp --images mnist-sample`" in card
     assert isinstance(nf.from_pretrained(made), type(nf.from_pretrained(finished)))
     assert isinstance(nf.pipeline(made)(nf.inr.Siren()), nf.inr.Siren)

@@ -77,6 +77,7 @@ KEEPS = {
     "chosen by sign": lambda x: torch.where(x > 0, x, 0.1 * x),
     "masked": lambda x: x.masked_fill(x < 0, 0.5),
     "clamped": lambda x: x.clamp(-1, 1).maximum(x / 2),
+    "larger than zeros": lambda x: x.maximum(torch.zeros_like(x)) + torch.full_like(x, 0.5),
     "interpolated": lambda x: torch.lerp(x, x.tanh(), 0.3),
     "gated": lambda x: torch.addcmul(x, x.sigmoid(), x.tanh()),
     "products with itself": lambda x: (x @ x.mT).softmax(-1) @ x,

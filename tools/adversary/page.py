@@ -220,7 +220,7 @@ def main() -> int:
     made.add_argument("--fits", type=int, default=300)
     made.add_argument("--half-open", type=int, default=1000)
     made.add_argument("--rounds", type=int, default=200, help="mutated requests (200)")
-    made.add_argument("--models", help="run directories; those of the package if missing")
+    made.add_argument("--models", help="run directories (defaults to the shipped models)")
     options = made.parse_args()
     if options.short:
         options.fits, options.half_open, options.rounds = 20, 60, 10

@@ -300,7 +300,7 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, default=60.0)
     made.add_argument("--plot", default="soak.png", metavar="FILE", help="memory and kills over time (soak.png)")
-    made.add_argument("--models", help="run directories for the page; those of the package if missing")
+    made.add_argument("--models", help="run directories for the page (defaults to the shipped models)")
     options = made.parse_args()
     if options.short:
         options.minutes = min(options.minutes, 3.0)

@@ -65,7 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Any other failure prints its traceback and returns 1.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as in `nf recipes | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it exits
+        return 1
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(f"nf {__version__}")
         return 0
@@ -96,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"this is a bug in neuralfunctionals. Please report the lines above, the command, and nf {__version__}.")
         return 1
     if as_json:
-        print(json.dumps(result), flush=True)
+        print(json.dumps(result))
     else:
         (command.show or _show)(result)
     return 0

@@ -254,7 +254,8 @@ class WeightSpaceFeatures:
 
     def __repr__(self) -> str:
         batch, _, channels = self.tensor.shape
-        return f"WeightSpaceFeatures({batch} networks {self.spec}; {channels} channels, {self.tensor.dtype})"
+        counts = f"{channels} channel{'' if channels == 1 else 's'}"
+        return f"WeightSpaceFeatures({batch} networks {self.spec}; {counts}, {self.tensor.dtype})"
 
     def _repr_html_(self) -> str:
         """The display in a notebook."""

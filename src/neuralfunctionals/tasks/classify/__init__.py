@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
+from neuralfunctionals.config import SAMPLES, TITLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
@@ -183,7 +183,8 @@ TASK = TaskDefinition(
     higher_is_better=True,
     config=ClassifyConfig,
     recipes={
-        images: Recipe(f"classify {images} INRs by weights or latents", "Tables 1 and 6", images) for images in SAMPLES
+        images: Recipe(f"classify {TITLES[images]} INRs by weights or latents", "Tables 1 and 6", images)
+        for images in SAMPLES
     },
     settings=_SETTINGS,
     fields=_fields,

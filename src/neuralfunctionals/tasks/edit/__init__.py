@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import OptimizerConfig, Scale, TrainingConfig
+from neuralfunctionals.config import TITLES, OptimizerConfig, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import COST, Column, ModelSettings, Picture, Published, Recipe, TaskDefinition
 from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
@@ -88,8 +88,12 @@ _PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 """Train and test MSE of the paper's Table 4 (its Table 2 has other test numbers for NFN-HNP)."""
 
 
+_VERBS = {"gradient": "outline", "contrast": "raise the contrast of"}
+
+
 def _recipe(images: str, edit: Any) -> Recipe:
-    return Recipe(f"{edit} {images} INRs", "Tables 2 and 4, Figure 4", images, EditConfig(edit))
+    summary = f"{_VERBS.get(edit, edit)} {TITLES[images]} INRs"
+    return Recipe(summary, "Tables 2 and 4, Figure 4", images, EditConfig(edit))
 
 
 TASK = TaskDefinition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from neuralfunctionals.config import TINY_ZOO, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
+from neuralfunctionals.config import TINY_ZOO, TITLES, OptimizerConfig, Run, Scale, TrainingConfig, ZooConfig
 from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 
 
@@ -136,7 +136,7 @@ TASK = TaskDefinition(
     higher_is_better=True,
     config=GeneralizationConfig,
     recipes={
-        name: Recipe(f"predict the test accuracy of CNNs on {images} in grey", "Table 3", images)
+        name: Recipe(f"predict the test accuracy of CNNs on grey {TITLES[images]}", "Table 3", images)
         for name, images in {"cifar10-grey": "cifar10", "svhn-grey": "svhn-grey"}.items()
     },
     settings=_SETTINGS,

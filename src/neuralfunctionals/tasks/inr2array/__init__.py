@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from neuralfunctionals.config import SAMPLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
+from neuralfunctionals.config import SAMPLES, TITLES, Augment, DataConfig, OptimizerConfig, Run, Scale, TrainingConfig
 from neuralfunctionals.tasks.definition import Column, ModelSettings, Picture, Published, Recipe, Space, TaskDefinition
 from neuralfunctionals.tasks.nft_settings import NEURON_STATES, NFT
 
@@ -101,7 +101,8 @@ TASK = TaskDefinition(
     metric="mse",
     config=ReconstructConfig,
     recipes={
-        images: Recipe(f"encode {images} INRs as invariant arrays", "Table 5, Figure 3", images) for images in SAMPLES
+        images: Recipe(f"encode {TITLES[images]} INRs as invariant arrays", "Table 5, Figure 3", images)
+        for images in SAMPLES
     },
     settings=_SETTINGS,
     fields=_fields,
