@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from neuralfunctionals import NetworkSpec
-from neuralfunctionals.weight_space.labels import Label, find, product, total
 
 
 class Dense(nn.Module):
@@ -94,6 +93,7 @@ PINS = {
     "neurons rolled": lambda x: x + x.roll(1, -1),
     "place of the largest neuron": lambda x: x - x.max(-1, keepdim=True).indices,
     "padded neurons": lambda x: F.pad(x, (1, 1)).unfold(-1, 3, 1).sum(-1),
+    "positions and neurons in other factors": lambda x: x.reshape(-1, 6, 4).mT,
     "triangle": lambda x: (x.mT @ x).tril(),
 }
 CONVOLUTIONS = {
@@ -131,11 +131,3 @@ def test_neurons_that_are_picked_out_are_fixed_and_the_others_permute():
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_channels_are_found_behind_operations_on_pixels(name):
     assert hidden(Convolutional(CONVOLUTIONS[name]), 2, 2, 8, 8) == [6]
-
-
-def test_nested_products_and_sums_of_labels_are_flat():
-    a, b, c = Label(2), Label(3), Label(4)
-    assert find(product([product([a, b]), c])).parts == [a, b, c]
-    assert find(total([a, total([b, c])])).parts == [a, b, c]
-    assert find(product([a, total([b, c])])).parts[0] is a
-    assert product([a, b]).size == 6

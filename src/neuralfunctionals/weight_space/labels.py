@@ -246,8 +246,9 @@ def regroup(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[L
 def _take_factors(factors: list[Label], size: int) -> list[Label] | None:
     """Removes the first factors, whose product has that size, splitting the last if needed; None if impossible."""
     taken: list[Label] = []
-    while factors and math.prod(f.size for f in taken) < size:
-        wanted, factor = size // math.prod(f.size for f in taken), find(factors.pop(0))
+    wanted = size
+    while factors and wanted > 1:
+        factor = find(factors.pop(0))
         if factor.kind == "product":
             factors[:0] = factor.parts
             continue
@@ -257,8 +258,11 @@ def _take_factors(factors: list[Label], size: int) -> list[Label] | None:
                 return None
             factor, rest = pieces
             factors.insert(0, rest)
+        if wanted % factor.size:
+            return None
+        wanted //= factor.size
         taken.append(factor)
-    return taken if math.prod(f.size for f in taken) == size else None
+    return taken if wanted == 1 else None
 
 
 def _give_up(labels: Sequence[Label], shape: Sequence[int], where: str) -> list[Label]:
