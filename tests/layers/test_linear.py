@@ -62,4 +62,9 @@ def test_dws_layers_start_as_their_authors_do():
         fan_in, fan_out = linear.in_features, linear.out_features
         expected = (2 / (fan_in + fan_out) * 2 * fan_in / fan_out) ** 0.5
         assert abs(linear.weight.std().item() / expected - 1) < 0.1
+    # All sums of arrays together: an average pair of arrays has this many of its rows and columns.
+    pairs = len(layer.groups)
+    fan_in, fan_out = layer.network_map.in_features / pairs, layer.network_map.out_features / pairs
+    expected = (2 / (fan_in + fan_out) * 2 * fan_in / fan_out) ** 0.5
+    assert abs(layer.network_map.weight.std().item() / expected - 1) < 0.05
     assert 0 < layer.network_map.bias.abs().max().item() <= 1e-4

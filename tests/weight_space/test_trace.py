@@ -7,6 +7,7 @@ from architectures import ARCHITECTURES, Gpt, LeNet, ResNet
 from torch import nn
 
 from neuralfunctionals import NetworkSpec, NeuronPermutation, WeightSpaceFeatures
+from neuralfunctionals.weight_space.verify import verify_spec
 
 
 def as_double(inputs):
@@ -236,3 +237,26 @@ def test_chains_are_verified_too():
     assert spec == NetworkSpec.mlp([2, 4, 1])
     assert str(spec.activation) == "relu"
     assert dataclasses.replace(spec, convention=None).omega is None
+
+
+class SharedWithin(nn.Module):
+    """Two heads of three neurons, of which those with the same number are added."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(2, 6), nn.Linear(6, 1)
+
+    def forward(self, x):
+        heads = self.first(x).tanh().unflatten(-1, (2, 3))
+        return self.last((heads + heads.sum(-2, keepdim=True)).flatten(-2))
+
+
+def test_an_axis_that_permutes_alike_in_each_head_is_not_nested():
+    module, x = SharedWithin(), torch.randn(5, 2)
+    spec = NetworkSpec.from_module(module, x)
+    heads, within = (n for n, axis in enumerate(spec.axes) if axis.role == "hidden")
+    assert [spec.axes[n].size for n in (heads, within)] == [2, 3]
+    assert spec.axes[within].within is None
+    nested = tuple(dataclasses.replace(a, within=heads) if n == within else a for n, a in enumerate(spec.axes))
+    assert verify_spec(dataclasses.replace(spec, axes=nested), module, x).axes == spec.axes

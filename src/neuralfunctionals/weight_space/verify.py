@@ -116,11 +116,11 @@ def _hidden(spec: NetworkSpec) -> list[int]:
 def _find_changing(spec: NetworkSpec, runs: Runs) -> list[int]:
     """Hidden axes whose permutation changes the output."""
     hidden = _hidden(spec)
-    order = _move_axes(spec, hidden).entry_order(spec)
-    for weights, output in runs.draws(spec):
+    for number, (weights, output) in enumerate(runs.draws(spec)):
+        order = _move_axes(spec, hidden, number).entry_order(spec)
         if runs.difference(spec, weights[order], output) <= _TOLERANCE:
             continue
-        orders = {n: _move_axes(spec, [n]).entry_order(spec) for n in hidden}
+        orders = {n: _move_axes(spec, [n], number).entry_order(spec) for n in hidden}
         alone = [n for n in hidden if not runs.difference(spec, weights[orders[n]], output) <= _TOLERANCE]
         return alone or hidden
     return []
@@ -158,14 +158,19 @@ def _change_single_tensors(spec: NetworkSpec, axis: int, weights: Tensor) -> Ite
         yield part, (new - own).flatten()
 
 
-def _move_axes(spec: NetworkSpec, axes: Sequence[int]) -> NeuronPermutation:
-    """A permutation of these axes that moves every neuron: a cycle in a random order."""
+def _move_axes(spec: NetworkSpec, axes: Sequence[int], number: int = 0) -> NeuronPermutation:
+    """A permutation of these axes that moves every neuron: a cycle in a random order.
+
+    Nested neurons move along the cycle by a different number of steps for each neuron of the outer axis, because they
+    must not need to move alike; `number` changes which of them rest.
+    """
     generator = torch.Generator().manual_seed(0)
     sigma = NeuronPermutation.identity(spec).sigma
     for n in axes:
-        for row in sigma[n].view(-1, spec.axes[n].size):
-            order = torch.randperm(len(row), generator=generator)
-            row[order] = order.roll(1)
+        order = torch.randperm(spec.axes[n].size, generator=generator)
+        rows = sigma[n].view(-1, len(order))
+        for place, row in enumerate(rows):
+            row[order] = order.roll(1 if len(rows) == 1 else (place + number) % len(order))
     return NeuronPermutation(spec, sigma)
 
 
