@@ -59,6 +59,7 @@ MODELS: dict[str, ModelEntry] = {
     "spatial-nfn": ModelEntry("SpatialNFN", networks=False),
     "dws": ModelEntry("DWSNet", vector={"invariant": True}),
     "statnn": ModelEntry("StatNN", networks=False),
+    "probe-cnn": ModelEntry("ProbeCNN", networks=False),
     "render-cnn": ModelEntry("RenderCNN", networks=False),
     "latent": ModelEntry("LatentClassifier", networks=False),
 }

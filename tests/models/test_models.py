@@ -1,6 +1,7 @@
 """One contract for all models, and what each has of its own."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -86,6 +87,7 @@ ASKING = {
     "NeuronGraphNet vector, probes": lambda spec: models.NeuronGraphNet(
         sines(spec), channels=16, probes=3, pooling="vector", head_channels=[5]
     ),
+    "ProbeCNN": lambda spec: models.ProbeCNN(sines(spec), out_channels=2, grid_size=3, channels=2),
     "RenderCNN": lambda spec: models.RenderCNN(sines(spec), out_channels=2, image_size=8, channels=2),
 }
 """Models that also run the networks: sine networks only."""
@@ -282,6 +284,7 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
         (lambda: models.DWSNet.classification(SIREN), 237_482, {0}),
         (lambda: models.StatNN(SIREN), 1_045_001, {0}),
         (lambda: models.SpatialNFN(SIREN), 41_662_474, {0.1}),
+        (lambda: models.ProbeCNN(SIREN), 125_372, {0.3}),
         (lambda: models.RenderCNN(SIREN), 29_290, {0.3}),
         (lambda: models.LatentClassifier(), 38_237_194, {0, 0.1}),
         (lambda: models.NeuronGraphNet.editing(SIREN), 387_548, {0}),
@@ -298,6 +301,39 @@ def test_configurations_keep_their_size_and_dropout(make, num_parameters, dropou
         model = make()
     assert sum(p.numel() for p in model.parameters()) == num_parameters
     assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} == dropout
+
+
+DEFAULTS = {
+    "DWSNet": {"channels": 32, "num_layers": 4, "reduction": "max", "in_channels": 1, "out_channels": 1},
+    "Inr2Array": {"encoder": "nft", "grid_size": 4, "latent_channels": 256, "channels": 256, "num_blocks": 6}
+    | {"hidden_channels": 1024, "num_heads": 4, "fourier_scale": 3.0, "state_channels": 64, "decoder": "separate"}
+    | {"latent_mlp": True, "decoder_channels": 256},
+    "LatentClassifier": {"num_latents": 16, "latent_channels": 256, "num_classes": 10, "channels": 512}
+    | {"num_blocks": 12, "num_heads": 4, "hidden_channels": 2048, "dropout": 0.1},
+    "NFN": {"symmetry": "NP", "in_channels": 1, "out_channels": 1, "channels": (128, 128, 128), "fourier_scale": 3.0}
+    | {"head_channels": (1000, 1000), "output_scale": 0.01},
+    "NFT": {"in_channels": 1, "out_channels": 1, "channels": 256, "num_blocks": 4, "hidden_channels": 512}
+    | {"num_heads": 8, "fourier_scale": 3.0, "symmetry": "NP", "io_encoding": True, "global_term": "reduced"}
+    | {"mlp": "per_layer", "state_channels": 64, "num_latents": 16, "latent_channels": 256}
+    | {"head_channels": (1000, 1000), "output_scale": 0.01},
+    "NeuronGraphNet": {"in_channels": 1, "out_channels": 1, "channels": 64, "num_rounds": 5, "symmetry": "HNP"}
+    | {"fourier_scale": 0.5, "num_latents": 16, "latent_channels": 64, "entry_channels": 64, "rank": 32}
+    | {"output_scale": 0.1},
+    "ProbeCNN": {"out_channels": 10, "grid_size": 11, "channels": 32, "dropout": 0.3},
+    "RenderCNN": {"out_channels": 10, "image_size": 28, "channels": 16, "dropout": 0.3},
+    "SpatialNFN": {"in_channels": 1, "out_channels": 10, "channels": (512, 512, 512), "num_frequencies": 128}
+    | {"fourier_scale": 3.0, "grid_size": 8, "latent_channels": 128, "num_latent_blocks": 2, "num_heads": 4}
+    | {"convolution_channels": 64, "dropout": 0.1},
+    "StatNN": {"in_channels": 1, "out_channels": 1, "head_channels": (1000, 1000)},
+}
+"""Defaults other than 0, False and None: those of the papers, on which saved configs and recipes rely."""
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_those_of_the_papers(name):
+    parameters = inspect.signature(getattr(models, name)).parameters.values()
+    given = {p.name: p.default for p in parameters if p.default is not p.empty}
+    assert {k: v for k, v in given.items() if v not in (0, None, ())} == DEFAULTS[name]
 
 
 def test_a_fresh_editor_hardly_changes_a_network():
@@ -339,6 +375,8 @@ def test_wrong_arguments_are_refused_with_the_reason(tmp_path):
         (lambda: models.Inr2Array(spec, encoder="dws"), "encoder 'nft' or 'nfn' or 'neuron-graph'"),  # pyright: ignore
         (lambda: models.Inr2Array(spec, **ARRAY).decode(torch.zeros(1, 3, 4)), r"\(batch, 4, 4\)"),
         (lambda: models.SpatialNFN(spec, grid_size=2), "side 3 or more"),
+        (lambda: models.ProbeCNN(spec, grid_size=12), "grid_size from 2 to 11, but got 12"),
+        (lambda: models.ProbeCNN(NetworkSpec.siren([3, 4, 1])), "two coordinates, but got 3->4"),
         (lambda: models.Inr2Array(spec, encoder="nfn", probes=4), "'nfn', which lacks them"),
         (lambda: models.StatNN.from_pretrained(tmp_path), "has no config.json and no model.safetensors"),
     ]

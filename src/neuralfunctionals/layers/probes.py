@@ -71,7 +71,7 @@ class Probes(nn.Module):
         self._sines = as_siren(spec)
         self.in_channels = 1
         self.num_points = num_points
-        self.points = nn.Parameter(_grid(num_points, spec.widths[0]))
+        self.points = nn.Parameter(point_grid(num_points, spec.widths[0]))
         outputs = spec.widths[-1]
         each = num_points * (2 + (outputs if derivatives else 0))
         self.neuron_channels = dict.fromkeys(range(1, spec.num_layers), each)
@@ -108,7 +108,7 @@ class Probes(nn.Module):
         return f"{self.spec}, {self.num_points} points, derivatives={self.derivatives}"
 
 
-def _grid(count: int, dimension: int) -> Float[Tensor, "P D"]:
+def point_grid(count: int, dimension: int) -> Float[Tensor, "P D"]:
     """Centres of equal cells of the cube from -1 to 1; if there are more cells than points, evenly chosen ones."""
     side = math.ceil(count ** (1 / dimension) - 1e-9)
     centres = (torch.arange(side) + 0.5) / side * 2 - 1

@@ -9,6 +9,7 @@ from neuralfunctionals.models.neuron_graph import NeuronGraphNet
 from neuralfunctionals.models.nfn import NFN
 from neuralfunctionals.models.nft import NFT
 from neuralfunctionals.models.pretrained import Pretrained, from_pretrained
+from neuralfunctionals.models.probe_cnn import ProbeCNN
 from neuralfunctionals.models.render_cnn import RenderCNN
 from neuralfunctionals.models.spatial_nfn import SpatialNFN
 from neuralfunctionals.models.statnn import StatNN
@@ -22,6 +23,7 @@ __all__ = [
     "LatentClassifier",
     "NeuronGraphNet",
     "Pretrained",
+    "ProbeCNN",
     "RenderCNN",
     "SpatialNFN",
     "StatNN",

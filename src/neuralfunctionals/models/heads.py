@@ -22,6 +22,11 @@ def mlp_head(in_features: int, hidden: Sequence[int], out_features: int, dropout
     return nn.Sequential(*layers, nn.Linear(in_features, out_features))
 
 
+def convolution(in_channels: int, out_channels: int) -> tuple[nn.Module, ...]:
+    """A 3x3 convolution that keeps the size, with batch norm and ReLU."""
+    return nn.Conv2d(in_channels, out_channels, 3, padding=1), nn.BatchNorm2d(out_channels), nn.ReLU()
+
+
 def vector_head(
     in_features: int,
     hidden: Sequence[int],

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.inr import render_images
+from neuralfunctionals.models.heads import convolution
 from neuralfunctionals.models.pretrained import Pretrained
 from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
 
@@ -48,7 +49,7 @@ class RenderCNN(nn.Module, Pretrained):
         layers: list[nn.Module] = []
         before = spec.widths[-1]
         for width in (channels, 2 * channels, 4 * channels):
-            layers += [nn.Conv2d(before, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [*convolution(before, width), nn.MaxPool2d(2)]
             before = width
         side = image_size // 8
         self.cnn = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(dropout), nn.Linear(before * side**2, out_channels))

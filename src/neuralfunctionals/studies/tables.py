@@ -100,7 +100,7 @@ _TABLE_1 = PaperTable(
         ),
         *(Planned("classify/mnist", model, changes=_RAW) for model in ("nft", "nfn-hnp")),
         *(Planned(f"classify/{images}", "neuron-graph", changes=_PROBES) for images in SAMPLES),
-        *(Planned(f"classify/{images}", "render-cnn") for images in SAMPLES),
+        *(Planned(f"classify/{images}", model) for images in SAMPLES for model in ("probe-cnn", "render-cnn")),
         *(_of_latents(run) for run in _TABLE_5.runs),
     ),
 )

@@ -108,6 +108,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=2000,
     ),
+    "probe-cnn": ModelSettings({"channels": 4}, {}, {}, lr=3e-3, batch_size=64, steps=20_000),
     "render-cnn": ModelSettings(
         {"channels": 4}, {"channels": 16}, {"channels": 32}, lr=3e-3, batch_size=128, steps=3000
     ),
@@ -121,6 +122,8 @@ _SETTINGS: dict[str, ModelSettings] = {
     ),
 }
 _LATENT_MODELS = ("latent",)
+_VALUE_MODELS = ("probe-cnn", "render-cnn")
+"""Models that see nothing but values of the networks, which signs and phases do not change."""
 _EPOCH = {"mnist": 3515, "fashion": 4296, "cifar10": 3515}
 """Batches of 128 latents in the paper's training sets, with ten copies of each image."""
 
@@ -131,10 +134,12 @@ def _fields(recipe: Recipe, model: str, scale: Scale) -> dict[str, Any]:
         return _paper_fields(recipe.images, on_latents=on_latents)
     if on_latents:
         return {}
+    augmentation: dict[str, Any] = {"augment": "affine", "mirror": recipe.images != "mnist"}
+    if model in _VALUE_MODELS:
+        return {"task": ClassifyConfig(**augmentation)}
     # A high weight of the picture only helps models that classify the predicted picture.
     weight = 64.0 if model in _SETTINGS and "picture_size" in _SETTINGS[model].small else 1.0
-    task = ClassifyConfig(augment="affine", mirror=recipe.images != "mnist", decode_size=14, decode_weight=weight)
-    return {"task": task, "canonical": "sine"}
+    return {"task": ClassifyConfig(**augmentation, decode_size=14, decode_weight=weight), "canonical": "sine"}
 
 
 def _paper_fields(images: str, *, on_latents: bool) -> dict[str, Any]:
