@@ -260,3 +260,22 @@ def test_an_axis_that_permutes_alike_in_each_head_is_not_nested():
     assert spec.axes[within].within is None
     nested = tuple(dataclasses.replace(a, within=heads) if n == within else a for n, a in enumerate(spec.axes))
     assert verify_spec(dataclasses.replace(spec, axes=nested), module, x).axes == spec.axes
+
+
+class WithoutEffect(nn.Module):
+    """A chain, and another one whose output is multiplied by zero."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.used = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.unused = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, x):
+        return self.used(x) + 0 * self.unused(x)
+
+
+def test_neurons_without_effect_are_pinned_with_the_reason():
+    spec = NetworkSpec.from_module(WithoutEffect(), torch.randn(5, 2))
+    assert [axis.size for axis in spec.axes if axis.role == "hidden"] == [5]
+    assert "'unused.0' of 4 neurons is pinned: its entries have no effect" in spec.notes
