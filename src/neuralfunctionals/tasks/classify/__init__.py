@@ -36,7 +36,7 @@ _NFT = NFT.also(
     paper={"channels": 256, "num_blocks": 6, "hidden_channels": 1024, "num_heads": 4, "dropout": 0.1},
     lr=2e-3,
     batch_size=64,
-    steps=1500,
+    steps=3000,
 )
 _DRAWS: dict[str, dict[str, Any]] = {
     "tiny": {"picture_size": 14},
@@ -56,7 +56,7 @@ _NFN = ModelSettings(
     paper={"channels": [512] * 3, "num_frequencies": 128, "head_dropout": 0.5},
     lr=1e-3,
     batch_size=64,
-    steps=2000,
+    steps=3000,
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -82,7 +82,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3750,
     ),
-    "nft-states": _NFT.also(**NEURON_STATES).also(**_DRAWS),
+    "nft-states": _NFT.also(**NEURON_STATES).also(**_DRAWS, steps=2400),
     "nft": _NFT,
     "nfn-np": _NFN,
     "nfn-hnp": _NFN,
@@ -98,7 +98,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         paper={"channels": [512] * 3},
         lr=1e-3,
         batch_size=64,
-        steps=1000,
+        steps=1600,
     ),
     "dws": ModelSettings(
         tiny={"channels": 4, "num_layers": 2, "standardize": True, "batch_norm": True},
@@ -106,11 +106,11 @@ _SETTINGS: dict[str, ModelSettings] = {
         paper={"channels": 32, "num_layers": 4, "standardize": True, "batch_norm": True},
         lr=5e-3,
         batch_size=64,
-        steps=2000,
+        steps=3500,
     ),
     "probe-cnn": ModelSettings({"channels": 4}, {}, {}, lr=3e-3, batch_size=64, steps=20_000),
     "render-cnn": ModelSettings(
-        {"channels": 4}, {"channels": 16}, {"channels": 32}, lr=3e-3, batch_size=128, steps=3000
+        {"channels": 4}, {"channels": 16}, {"channels": 32}, lr=3e-3, batch_size=128, steps=8000
     ),
     "latent": ModelSettings(
         tiny={"channels": 16, "num_blocks": 1, "num_heads": 2, "hidden_channels": 32},

@@ -33,7 +33,7 @@ _NFT = NFT.also(
         "fourier_scale": 3.0,
     },
     lr=3e-3,
-    steps=1500,
+    steps=5000,
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -44,7 +44,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _NFT.also(**NEURON_STATES),
+    "nft-states": _NFT.also(**NEURON_STATES, steps=4000),
     "nft": _NFT,
     "nft-hnp": _NFT,
     "nfn-np": ModelSettings(
@@ -52,14 +52,14 @@ _SETTINGS: dict[str, ModelSettings] = {
         small={"channels": [39] * 3, "standardize": True},
         paper={"channels": [236] * 3},
         lr=3e-3,
-        steps=5000,
+        steps=8000,
     ),
     "nfn-hnp": ModelSettings(
         tiny={"channels": [4] * 3},
         small={"channels": [38] * 3, "standardize": True},
         paper={"channels": [217] * 3},
         lr=1e-2,
-        steps=5000,
+        steps=9000,
     ),
 }
 

@@ -30,7 +30,7 @@ _PAPER: dict[str, Any] = {
 _SMALL: dict[str, Any] = {"latent_channels": 64, "decoder": "joint", "decoder_channels": 256, "paint_size": 7}
 _TINY: dict[str, Any] = {"channels": 8, "num_blocks": 1, "latent_channels": 8, "decoder_channels": 16}
 _NFT = NFT.also(
-    tiny=_TINY, small=_SMALL, paper={**_PAPER, "hidden_channels": 1024, "num_heads": 4}, lr=2e-3, steps=2000
+    tiny=_TINY, small=_SMALL, paper={**_PAPER, "hidden_channels": 1024, "num_heads": 4}, lr=2e-3, steps=4000
 )
 _SETTINGS: dict[str, ModelSettings] = {
     "neuron-graph": ModelSettings(
@@ -48,7 +48,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "nft-states": _NFT.also(**NEURON_STATES),
+    "nft-states": _NFT.also(**NEURON_STATES, steps=3500),
     "nft": _NFT,
     "nfn": ModelSettings(
         _TINY,
@@ -56,7 +56,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         _PAPER,
         lr=1e-3,
         batch_size=32,
-        steps=3000,
+        steps=4500,
     ),
 }
 """The encoders; the last two are the paper's."""
