@@ -65,7 +65,7 @@ class FinishedRun:
         run, encoder = self.config["run"], self.config["data"].get("encoder")
         name = self.result["model"] if encoder is None else f"inr2array-{encoder['model']}"
         name += f", {run['model']['probes']} probes" if run["model"].get("probes") else ""
-        reads_sines = self.task.data is DataConfig and encoder is None
+        reads_sines = self.task.data is DataConfig and encoder is None and self.league == "weights only"
         name += ", raw weights" if reads_sines and run.get("canonical") == "none" else ""
         return name + self.mark
 

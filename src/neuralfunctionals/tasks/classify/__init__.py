@@ -118,7 +118,7 @@ _SETTINGS: dict[str, ModelSettings] = {
         paper={"channels": 512, "num_blocks": 12, "num_heads": 4, "hidden_channels": 2048, "dropout": 0.1},
         lr=5e-4,
         batch_size=128,
-        steps=6000,
+        steps=4000,
     ),
 }
 _LATENT_MODELS = ("latent",)
