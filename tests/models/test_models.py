@@ -284,7 +284,7 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
         (lambda: models.DWSNet.classification(SIREN), 237_482, {0}),
         (lambda: models.StatNN(SIREN), 1_045_001, {0}),
         (lambda: models.SpatialNFN(SIREN), 41_662_474, {0.1}),
-        (lambda: models.ProbeCNN(SIREN), 125_372, {0.3}),
+        (lambda: models.ProbeCNN(SIREN), 125_372, {0.1}),
         (lambda: models.RenderCNN(SIREN), 29_290, {0.3}),
         (lambda: models.LatentClassifier(), 38_237_194, {0, 0.1}),
         (lambda: models.NeuronGraphNet.editing(SIREN), 387_548, {0}),
@@ -319,7 +319,7 @@ DEFAULTS = {
     "NeuronGraphNet": {"in_channels": 1, "out_channels": 1, "channels": 64, "num_rounds": 5, "symmetry": "HNP"}
     | {"fourier_scale": 0.5, "num_latents": 16, "latent_channels": 64, "entry_channels": 64, "rank": 32}
     | {"output_scale": 0.1},
-    "ProbeCNN": {"out_channels": 10, "grid_size": 11, "channels": 32, "dropout": 0.3},
+    "ProbeCNN": {"out_channels": 10, "grid_size": 11, "channels": 32, "dropout": 0.1},
     "RenderCNN": {"out_channels": 10, "image_size": 28, "channels": 16, "dropout": 0.3},
     "SpatialNFN": {"in_channels": 1, "out_channels": 10, "channels": (512, 512, 512), "num_frequencies": 128}
     | {"fourier_scale": 3.0, "grid_size": 8, "latent_channels": 128, "num_latent_blocks": 2, "num_heads": 4}

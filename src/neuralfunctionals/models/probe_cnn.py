@@ -41,7 +41,7 @@ class ProbeCNN(nn.Module, Pretrained):
         out_channels: int = 10,
         grid_size: int = 11,
         channels: int = 32,
-        dropout: float = 0.3,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         if not 2 <= grid_size <= MAX_POINTS**0.5:
