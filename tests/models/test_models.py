@@ -87,7 +87,7 @@ ASKING = {
     "NeuronGraphNet vector, probes": lambda spec: models.NeuronGraphNet(
         sines(spec), channels=16, probes=3, pooling="vector", head_channels=[5]
     ),
-    "ProbeCNN": lambda spec: models.ProbeCNN(sines(spec), out_channels=2, grid_size=3, channels=2),
+    "ProbeCNN": lambda spec: models.ProbeCNN(sines(spec), out_channels=2, grid_size=3, channels=2, derivatives=True),
     "RenderCNN": lambda spec: models.RenderCNN(sines(spec), out_channels=2, image_size=8, channels=2),
 }
 """Models that also run the networks: sine networks only."""
@@ -285,6 +285,7 @@ def test_the_papers_models_have_the_papers_number_of_parameters(make, millions, 
         (lambda: models.StatNN(SIREN), 1_045_001, {0}),
         (lambda: models.SpatialNFN(SIREN), 41_662_474, {0.1}),
         (lambda: models.ProbeCNN(SIREN), 125_372, {0.1}),
+        (lambda: models.ProbeCNN(SIREN, derivatives=True), 125_948, {0.1}),
         (lambda: models.RenderCNN(SIREN), 29_290, {0.3}),
         (lambda: models.LatentClassifier(), 38_237_194, {0, 0.1}),
         (lambda: models.NeuronGraphNet.editing(SIREN), 387_548, {0}),

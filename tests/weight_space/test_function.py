@@ -6,6 +6,7 @@ from torch import nn
 from neuralfunctionals import NetworkSpec, WeightSpaceFeatures, functional_call
 from neuralfunctionals.inr import Siren, SirenForm, convert, image_grid, render
 from neuralfunctionals.testing import random_features
+from neuralfunctionals.weight_space import evaluate_layers, output_slopes
 
 
 def close(a, b, tolerance=1e-9):
@@ -111,3 +112,16 @@ def test_what_is_known_survives_json_and_is_left_out_where_it_is_not():
     assert not known.matches(NetworkSpec.siren([2, 4, 1]))
     assert set(plain.to_dict()) == {"layers"}
     assert set(plain.to_dict()["layers"][0]) == {"out_neurons", "in_neurons", "kernel", "has_bias", "name"}
+
+
+@pytest.mark.parametrize("widths", [[2, 1], [2, 4, 3], [2, 5, 4, 1], [3, 2, 4, 3, 2]])
+def test_slopes_of_sine_networks_are_the_derivatives_of_their_outputs(widths):
+    spec = NetworkSpec.siren(widths, omega=3.0)
+    networks = 0.3 * random_features(spec, batch=2)
+    points = torch.randn(2, 5, widths[0], dtype=torch.float64, requires_grad=True)
+    *arguments, outputs = evaluate_layers(networks, points)
+    slopes = output_slopes(networks, arguments)
+    for o in range(widths[-1]):
+        expected = torch.autograd.grad(outputs[..., o].sum(), [points, *arguments], retain_graph=True)
+        for found, derivative in zip(slopes, expected, strict=True):
+            close(found[:, o].expand_as(derivative), derivative)

@@ -10,9 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from neuralfunctionals.errors import UserError
-from neuralfunctionals.inr import evaluate_layers
-from neuralfunctionals.inr.siren import as_siren, known_form
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures
+from neuralfunctionals.inr.siren import as_siren, require_siren
+from neuralfunctionals.weight_space import (
+    NetworkSpec,
+    Symmetry,
+    WeightSpaceFeatures,
+    evaluate_layers,
+    output_slopes,
+)
 
 # Axes: B input networks, P points, D input dimensions, O outputs, n neurons.
 
@@ -66,7 +71,7 @@ class Probes(nn.Module):
             raise UserError(
                 f"Expected 1 to {MAX_POINTS} probes, but got {num_points}. With more, a model sees the whole picture."
             )
-        self.omega, _ = known_form(spec)
+        require_siren(spec)
         self.spec, self.derivatives = spec, derivatives
         self._sines = as_siren(spec)
         self.in_channels = 1
@@ -79,30 +84,16 @@ class Probes(nn.Module):
 
     def forward(self, features: WeightSpaceFeatures) -> ProbeValues:
         features.require_spec(self.spec, "Probes")
-        *hidden, outputs = evaluate_layers(WeightSpaceFeatures.unchecked(self._sines, features.tensor), self.points)
-        sines, cosines = [z.sin() for z in hidden], [z.cos() for z in hidden]
-        neurons = {n: [s.mT, c.mT] for n, (s, c) in enumerate(zip(sines, cosines, strict=True), 1)}
+        networks = WeightSpaceFeatures.unchecked(self._sines, features.tensor)
+        *hidden, outputs = evaluate_layers(networks, self.points)
+        neurons = {n: [z.sin().mT, z.cos().mT] for n, z in enumerate(hidden, 1)}
         if self.derivatives:
-            slopes = self._slopes(features, cosines)
-            neurons = {n: [*values, slopes[n]] for n, values in neurons.items()}
+            _, *slopes = output_slopes(networks, hidden)
+            neurons = {n: [*values, slopes[n - 1].flatten(1, 2).mT] for n, values in neurons.items()}
         dtype = features.tensor.dtype
         return ProbeValues(
             {n: torch.cat(values, dim=-1).to(dtype) for n, values in neurons.items()}, outputs.flatten(1).to(dtype)
         )
-
-    def _slopes(
-        self, features: WeightSpaceFeatures, cosines: list[Float[Tensor, "B P _n"]]
-    ) -> dict[int, Float[Tensor, "B _n OP"]]:
-        """Derivatives of the outputs with respect to the argument of each neuron's sine, backwards layer by layer."""
-        weights = [w[..., 0] for w in features.weights]
-        slope = weights[-1][:, :, None]  # B O 1 n: with respect to the last activations, the same at every point
-        slopes = {}
-        for layer in range(len(cosines), 0, -1):
-            slope = slope * cosines[layer - 1][:, None]  # B O P n
-            slopes[layer] = slope.flatten(1, 2).mT
-            if layer > 1:
-                slope = self.omega * slope @ weights[layer - 1][:, None]
-        return slopes
 
     def extra_repr(self) -> str:
         return f"{self.spec}, {self.num_points} points, derivatives={self.derivatives}"

@@ -1,5 +1,7 @@
-"""Classifies INRs by their values at a few learned points: `ProbeCNN`."""
+"""Classifies INRs by their values and slopes at a few learned points: `ProbeCNN`."""
 
+import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -8,16 +10,23 @@ from neuralfunctionals.inr.siren import as_siren
 from neuralfunctionals.layers.probes import MAX_POINTS, point_grid
 from neuralfunctionals.models.heads import convolution
 from neuralfunctionals.models.pretrained import Pretrained
-from neuralfunctionals.weight_space import NetworkSpec, Symmetry, WeightSpaceFeatures, evaluate_layers
+from neuralfunctionals.weight_space import (
+    NetworkSpec,
+    Symmetry,
+    WeightSpaceFeatures,
+    evaluate_layers,
+    output_slopes,
+)
 
-# Axes: B input networks, K outputs.
+# Axes: B input networks, K outputs, P points, O values of a point, D coordinates, C channels.
 
 
 class ProbeCNN(nn.Module, Pretrained):
-    """Evaluates a sine network at learned points and computes the output from these values with a small CNN.
+    """Evaluates a sine network at learned points and computes the output from what it finds there with a small CNN.
 
-    The points start on a grid and move during training. Their values form a coarse picture, which is all that the CNN
-    sees: this model *asks the function* and does not use the weights otherwise.
+    The points start on a grid and move during training. Their values form a coarse picture; with `derivatives`, each
+    point also has the slopes of the picture. This is all that the CNN sees: the model *asks the function* and does not
+    use the weights otherwise.
 
     Symmetry: invariant to every symmetry of the networks.
     Reference: Kahana et al., 2024, https://arxiv.org/abs/2410.10811, whose points are generated and whose values are
@@ -29,6 +38,7 @@ class ProbeCNN(nn.Module, Pretrained):
         grid_size: Points along each side of the grid; at most 11, which is 121 points.
         channels: Channels of the first convolution; the second and third have two and four times as many.
         dropout: Dropout before the last layer.
+        derivatives: Whether the CNN also sees the derivatives of the values with respect to the coordinates.
     """
 
     symmetry: Symmetry = "HNP"
@@ -42,6 +52,7 @@ class ProbeCNN(nn.Module, Pretrained):
         grid_size: int = 11,
         channels: int = 32,
         dropout: float = 0.1,
+        derivatives: bool = False,
     ) -> None:
         super().__init__()
         if not 2 <= grid_size <= MAX_POINTS**0.5:
@@ -53,11 +64,11 @@ class ProbeCNN(nn.Module, Pretrained):
             raise UserError(f"Expected networks of two coordinates, but got {spec}.")
         self.spec = spec
         self.in_channels, self.out_channels = 1, out_channels
-        self.grid_size = grid_size
+        self.grid_size, self.derivatives = grid_size, derivatives
         self._sines = as_siren(spec)
         self.points = nn.Parameter(point_grid(grid_size**2, 2))
         self.cnn = nn.Sequential(
-            *convolution(spec.widths[-1], channels),
+            *convolution(spec.widths[-1] * (3 if derivatives else 1), channels),
             *convolution(channels, 2 * channels),
             nn.MaxPool2d(2),
             *convolution(2 * channels, 4 * channels),
@@ -69,5 +80,10 @@ class ProbeCNN(nn.Module, Pretrained):
     def forward(self, features: WeightSpaceFeatures) -> Float[Tensor, "B K"]:
         features.require_spec(self.spec, "ProbeCNN")
         networks = WeightSpaceFeatures.unchecked(self._sines, features.tensor)
-        values = evaluate_layers(networks, self.points)[-1].to(features.dtype)
-        return self.cnn(values.unflatten(1, (self.grid_size, self.grid_size)).movedim(-1, 1))
+        *arguments, seen = evaluate_layers(networks, self.points)
+        if self.derivatives:
+            slopes, *_ = output_slopes(networks, arguments)
+            # Scaled to the change of the values within half a cell of the grid.
+            slopes = rearrange(slopes / self.grid_size, "B O P D -> B P (O D)")
+            seen = torch.cat([seen, slopes.expand(-1, seen.shape[1], -1)], dim=2)
+        return self.cnn(rearrange(seen.to(features.dtype), "B (H W) C -> B C H W", H=self.grid_size))

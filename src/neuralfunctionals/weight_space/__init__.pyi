@@ -20,6 +20,7 @@ from neuralfunctionals.weight_space.features import (
 from neuralfunctionals.weight_space.function import (
     evaluate_layers as evaluate_layers,
     functional_call as functional_call,
+    output_slopes as output_slopes,
 )
 from neuralfunctionals.weight_space.permutation import (
     NeuronPermutation as NeuronPermutation,

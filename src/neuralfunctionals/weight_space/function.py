@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -163,3 +163,26 @@ def evaluate_layers(features: WeightSpaceFeatures, points: Float[Tensor, "*B P D
             x = torch.baddbmm(rearrange(bias, "B O 1 -> B 1 O"), x, rearrange(weight, "B O I 1 -> B I O"))
             layers.append(x if len(layers) == features.spec.num_layers - 1 else omega * x)
     return layers
+
+
+def output_slopes(
+    features: WeightSpaceFeatures, arguments: Sequence[Float[Tensor, "B P _n"]]
+) -> list[Float[Tensor, "B O P _n"]]:
+    """The derivatives of the outputs of sine networks, backwards layer by layer.
+
+    Args:
+        features: As for `evaluate_layers`.
+        arguments: The arguments of the sines at each point, as `evaluate_layers` returns them.
+
+    Returns:
+        Derivatives with respect to the inputs, followed by those with respect to the arguments of each layer's sines.
+    """
+    omega = DEFAULT_OMEGA if features.spec.omega is None else features.spec.omega
+    with torch.autocast(features.tensor.device.type, enabled=False):
+        features = features.to(arguments[0].dtype) if arguments else features
+        *weights, last = (weight[..., 0] for weight in features.weights)
+        slopes = [last[:, :, None]]  # B O 1 n: with respect to the last activations, the same at every point
+        for weight, argument in zip(reversed(weights), reversed(arguments), strict=True):
+            slopes[-1] = slopes[-1] * argument.cos()[:, None]
+            slopes.append(omega * slopes[-1] @ weight[:, None])
+    return slopes[::-1]

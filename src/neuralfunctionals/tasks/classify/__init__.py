@@ -108,7 +108,14 @@ _SETTINGS: dict[str, ModelSettings] = {
         batch_size=64,
         steps=3500,
     ),
-    "probe-cnn": ModelSettings({"channels": 4}, {}, {}, lr=3e-3, batch_size=64, steps=30_000),
+    "probe-cnn": ModelSettings(
+        {"channels": 4, "derivatives": True},
+        {"derivatives": True},
+        {"derivatives": True},
+        lr=3e-3,
+        batch_size=64,
+        steps=24_000,
+    ),
     "render-cnn": ModelSettings(
         {"channels": 4}, {"channels": 16}, {"channels": 32}, lr=3e-3, batch_size=128, steps=8000
     ),
