@@ -21,6 +21,7 @@ from neuralfunctionals.registry import RECIPES
 from neuralfunctionals.report import read_runs
 from neuralfunctionals.runs import open_run
 from neuralfunctionals.studies import TABLES
+from neuralfunctionals.studies.tables import PaperTable, Planned
 from neuralfunctionals.weight_space import WeightSpaceFeatures
 
 TRAIN = ("train", "edit/mnist-dilate", "--scale", "tiny")
@@ -257,3 +258,28 @@ def test_a_table_is_reproduced_and_continued(capsys, monkeypatch, tmp_path):
     assert len(times) == 12
     assert run(capsys, "reproduce", "table2", "--scale", "tiny", "--out", out, "--json")[0] == 0
     assert {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")} == times
+
+
+@pytest.mark.slow
+def test_runs_that_were_recorded_elsewhere_are_not_repeated(capsys, monkeypatch, tmp_path):
+    autoencoder = Planned("inr2array/mnist", "nft")
+    classifier = Planned("classify/mnist", "latent", encoder=autoencoder)
+    monkeypatch.setitem(TABLES, "table5", PaperTable("an autoencoder and a classifier", (autoencoder, classifier)))
+
+    def reproduce(name, *options):
+        words = ("reproduce", "table5", "--scale", "tiny", "--out", tmp_path / name, "--json", *options)
+        code, result, err = run(capsys, *words)
+        assert code == 0, err
+        return result["markdown"], {path.parent.name for path in (tmp_path / name).glob("*/result.json")}
+
+    text, both = reproduce("here")
+    assert len(both) == 2
+    records = tmp_path / "here/records.jsonl"
+    assert reproduce("elsewhere", "--records", records) == (text, set())
+    assert (tmp_path / "elsewhere/records.jsonl").read_bytes() == records.read_bytes()
+    first, second = records.read_text().splitlines()
+    for recorded, repeated in ((first, both), (second, {"inr2array-mnist-tiny-nft-seed0"})):
+        records.write_text(f"{recorded}\n")
+        assert reproduce(f"with {len(repeated)} repeated", "--records", records)[1] == repeated
+    records.write_text(first.replace('"batch_size":8', '"batch_size":4') + f"\n{second}\n")
+    assert reproduce("other settings", "--records", records)[1] == {"inr2array-mnist-tiny-nft-seed0"}

@@ -216,6 +216,11 @@ class Run:
         return cls(**conform_names(values, kinds, ("recipe", "scale", "model_name"), where))
 
 
+def without_free(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run config as plain values, without the fields that do not affect the result."""
+    return {**run, "training": {name: value for name, value in run["training"].items() if name not in FREE}}
+
+
 def flatten(run: Run) -> dict[str, Any]:
     """All fields by name; nested ones are named like `optimizer.lr`."""
 

@@ -89,12 +89,13 @@ def test_pictures_are_drawn_for_every_recipe(runs, tmp_path):
 
 
 def test_records_give_the_same_table_and_curves_in_one_file(runs, tmp_path):
-    paths = [run.directory.path for run in runs]
-    write_records(paths, tmp_path / "runs.jsonl")
-    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == len(paths)
+    write_records(runs, tmp_path / "runs.jsonl")
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == len(runs)
     kept = read_runs([tmp_path / "runs.jsonl"])
     assert results_table(kept) == results_table(runs)
     assert [run.curve for run in kept] == [run.curve for run in runs]
+    write_records(kept, tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "runs.jsonl").read_bytes()
     assert [file.name for file in draw_task(kept, tmp_path)] == ["edit_curves.png"]  # samples stay behind
     (tmp_path / "bad.jsonl").write_text('{"name": "a"}\n')
     with pytest.raises(UserError, match="bad.jsonl, line 1: expected the name config, but it is missing"):
@@ -123,7 +124,7 @@ def test_records_keep_every_validation_and_means_of_many_losses(runs, tmp_path):
     assert kept[-1] == validated[-1]
     config = directory.read_config()
     directory.write_config({**config, "data": {"path": "/home/someone/digits"}})
-    write_records([directory.path], tmp_path / "one.jsonl")
+    write_records(read_runs([directory.path]), tmp_path / "one.jsonl")
     assert read_runs([tmp_path / "one.jsonl"])[0].config["data"] == {"path": "digits"}
 
 

@@ -174,6 +174,8 @@ def _add_reproduce_arguments(add: Add) -> None:
     add("--samples", action="store_true", help="train on the embedded samples instead of the full image sets")
     add("--limit", type=int, metavar="N", help="use N images of each set")
     add("--data", action="append", metavar="RECIPE=DIR", help="a store of networks for a recipe; may be repeated")
+    text = "records.jsonl of runs carried out elsewhere, which are not repeated; may be repeated"
+    add("--records", action="append", default=[], metavar="FILE", help=text)
     add("--jobs", type=int, default=1, metavar="N", help="number of runs in parallel (1)")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from neuralfunctionals.config import FREE, DataConfig
+from neuralfunctionals.config import DataConfig, without_free
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.imports import import_for_file, imports_for
 from neuralfunctionals.registry import TASKS, find_task
@@ -97,11 +97,10 @@ class FinishedRun:
     @property
     def setting(self) -> dict[str, Any]:
         """Everything that determines the result, except the seed."""
-        run = self.config["run"]
-        training = {name: value for name, value in run["training"].items() if name not in FREE}
+        run = without_free(self.config["run"])
         # The encoder is left out, because each seed has its own.
         made = {name: value for name, value in self.config["data"].items() if name not in ("path", "encoder")}
-        return {**{name: value for name, value in run.items() if name != "seed"}, "training": training, "made": made}
+        return {**{name: value for name, value in run.items() if name != "seed"}, "made": made}
 
 
 def read_runs(paths: Iterable[str | os.PathLike[str]]) -> list[FinishedRun]:

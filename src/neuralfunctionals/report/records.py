@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from neuralfunctionals.errors import UserError
 from neuralfunctionals.files.strict_json import JsonError, conform, parse_json
 from neuralfunctionals.files.writing import write_whole
-from neuralfunctionals.run_directory import RunConfig, RunDirectory, RunResult
+from neuralfunctionals.run_directory import RunConfig, RunResult
+
+if TYPE_CHECKING:
+    from neuralfunctionals.report.finished import FinishedRun
 
 RECORDS = ".jsonl"
 """Extension of such files."""
@@ -36,26 +39,25 @@ class _Record(TypedDict):
     curve: _Curve
 
 
-def write_records(runs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
+def write_records(runs: Iterable[FinishedRun], out: str | os.PathLike[str]) -> None:
     """Writes config, result and curve of finished runs, one line each.
 
     The losses of a long curve are averaged over several rows to keep the line small; every validation is kept.
 
     Args:
-        runs: Directories of finished runs.
-        out: The file, whose name ends in `.jsonl`; `nf report` reads it like the directories.
+        runs: Finished runs, as returned by `read_runs`.
+        out: The file, whose name ends in `.jsonl`; `read_runs` and `nf report` read it like run directories.
     """
     lines = []
-    for path in runs:
-        run = RunDirectory(path).require()
-        curve = _thin(run.read_curve())
+    for run in runs:
+        curve = _thin(run.curve)
         names = list(dict.fromkeys(name for row in curve for name in row))
         rows = [[row.get(name) for name in names] for row in curve]
-        config = run.read_config()
-        if "path" in config["data"]:  # the full path means nothing on other machines
-            config["data"]["path"] = Path(config["data"]["path"]).name
-        record = {"config": config, "result": run.read_result(), "curve": {"names": names, "rows": rows}}
-        lines.append(json.dumps({"name": run.path.name, **record}, separators=(",", ":")))
+        data = run.config["data"]
+        if "path" in data:  # the full path means nothing on other machines
+            data = {**data, "path": Path(data["path"]).name}
+        record = {"config": {**run.config, "data": data}, "result": run.result, "curve": {"names": names, "rows": rows}}
+        lines.append(json.dumps({"name": run.name, **record}, separators=(",", ":")))
     write_whole(Path(out), "".join(f"{line}\n" for line in lines).encode())
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neuralfunctionals.config import SCALES, Run, ZooConfig, with_values
+from neuralfunctionals.config import SCALES, Run, ZooConfig, with_values, without_free
 from neuralfunctionals.data import WeightDataset
 from neuralfunctionals.errors import UserError, require_choice
 from neuralfunctionals.machine import num_cores
@@ -35,6 +36,7 @@ def reproduce(
     samples: bool = False,
     limit: int | None = None,
     stores: Mapping[str, str | os.PathLike[str]] | None = None,
+    records: Sequence[str | os.PathLike[str]] = (),
     jobs: int = 1,
     fitting: Callable[[int, int, Sequence[float]], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -49,6 +51,8 @@ def reproduce(
         samples: Whether to train on the embedded samples instead of the full image sets.
         limit: Number of images to use from each set.
         stores: Stores of networks by recipe, to use instead of making them.
+        records: Records of runs that were carried out elsewhere (`.jsonl`); those with the same name and settings are
+            not repeated.
         jobs: Number of runs in parallel; they share the machine's cores.
         fitting: Called while networks are fitted; see `dataset_for`.
         progress: Called with the number of runs done and in total.
@@ -68,9 +72,12 @@ def reproduce(
     for planned in table.runs:
         run = with_values(planned.at(scale, samples=samples, limit=limit), {"training.threads": threads})
         every.append(_job(planned, run, out, stores.get(run.recipe)))
-    for config in dict.fromkeys(job.run.data for job in every if job.data is None):
+    known = _find_records(every, read_runs(records) if records else [])
+    missing = [job for job in every if not RunDirectory(job.out).is_finished]
+    needed = {job.encoder for job in missing if job.out not in known}  # records have no models
+    left = [job for job in missing if job.out not in known or job.out in needed]
+    for config in dict.fromkeys(job.run.data for job in left if job.data is None):
         dataset_for(config, progress=fitting)
-    left = [job for job in every if not RunDirectory(job.out).is_finished]
     report, done = progress or (lambda done, total: None), len(every) - len(left)
     report(done, len(every))
     steps = {job.out.name: job.run.training.steps for job in left}
@@ -84,19 +91,33 @@ def reproduce(
     for reads_latents in (False, True):  # latents come from the table's own autoencoders
         chosen = [[job] for job in left if (job.encoder is not None) == reads_latents]
         carry_out(chosen, processes=jobs, threads=threads, progress=advance)
-    tables = _draw(read_runs(job.out for job in every), out)
+    known |= {job.out: read_runs([job.out])[0] for job in every if RunDirectory(job.out).is_finished}
+    runs = [known[job.out] for job in every]
+    out.mkdir(parents=True, exist_ok=True)
+    tables = _draw(runs, out)
     text = "\n".join(table.to_markdown() for table in tables)
     (out / "table.md").write_text(text)
-    write_records((job.out for job in every), out / "records.jsonl")
+    write_records(runs, out / "records.jsonl")
     rows = [{"names": table.names, "rows": table.rows} for table in tables]
     return {"table": name, "runs": len(every), "out": os.fspath(out), "markdown": text, "tables": rows}
+
+
+def _find_records(jobs: Sequence[Job], runs: Sequence[FinishedRun]) -> dict[Path, FinishedRun]:
+    """The recorded runs that have the name and settings of a job, by its directory."""
+    recorded = {(run.name, _settings(run.config["run"])): run for run in runs}
+    named = {job.out: (job.out.name, _settings(job.run.to_dict())) for job in jobs}
+    return {out: recorded[key] for out, key in named.items() if key in recorded}
+
+
+def _settings(run: Mapping[str, Any]) -> str:
+    return json.dumps(without_free(run), sort_keys=True)
 
 
 def _draw(runs: Sequence[FinishedRun], out: Path) -> list[Table]:
     """Writes the pictures of each task, and returns the tables."""
     for of_task in group(runs, by="family").values():
         draw_task(of_task, out)
-    zoos = {run.recipe: run.config["data"]["path"] for run in runs if run.task.data is ZooConfig}
+    zoos = {run.recipe: run.config["data"]["path"] for run in runs if run.directory and run.task.data is ZooConfig}
     if zoos:
         draw_accuracies({recipe: WeightDataset(path) for recipe, path in zoos.items()}, out / "accuracies.png")
     return [results_table(of_task) for of_task in group(runs, by="family").values()]
