@@ -78,6 +78,11 @@ class FinishedRun:
     def scale(self) -> str:
         return self.result.get("scale", "")
 
+    @property
+    def batch_size(self) -> int:
+        """Networks per step."""
+        return self.config["run"]["training"].get("batch_size", 1)
+
     @cached_property
     def samples(self) -> dict[str, Tensor]:
         """The arrays that it saved for pictures."""

@@ -129,7 +129,7 @@ def _section(runs: Sequence[FinishedRun], scratch: Path) -> str:
 
 _CURVES = Picture(
     "Training curves",
-    "Validation metric against steps (left) and seconds of training (right). The best step is kept.",
+    "Validation metric against training networks seen (left) and seconds of training (right). The best step is kept.",
     (),
     draw=draw_curves,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +233,9 @@ def draw_accuracies(zoos: Mapping[str, WeightDataset] | WeightDataset, out: str 
 
 
 def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, metric: str | None = None) -> None:
-    """Draws the validation metric of every run against steps and seconds of training, one row per recipe.
+    """Draws the validation metric of every run against training networks seen and seconds, one row per recipe.
+
+    A network that is seen again in another epoch counts again.
 
     Args:
         runs: Finished runs; seeds of one model share a colour.
@@ -245,25 +247,30 @@ def draw_curves(runs: Sequence[FinishedRun], out: str | os.PathLike[str], *, met
     with open_figure(out, size, len(recipes), 2, sharey="row") as (figure, axes):
         for row, (recipe, of_recipe) in zip(axes, recipes.items(), strict=True):
             shown = metric or of_recipe[0].task.metric
-            for panel, against in zip(row, ("step", "seconds"), strict=True):
-                _draw_panel(panel, of_recipe, against, shown)
+            _draw_panel(row[0], of_recipe, shown, lambda run, point: point["step"] * run.batch_size / 1000)
+            _draw_panel(row[1], of_recipe, shown, lambda run, point: point["seconds"])
             row[0].set_title(recipe, loc="left")
             row[0].set_ylabel(f"validation {shown}")
-        axes[-1][0].set_xlabel("steps")
+        axes[-1][0].set_xlabel("thousands of networks seen")
         axes[-1][1].set_xlabel("seconds of training")
         lines = {line.get_label(): line for row in axes for line in row[1].get_lines()}
         named = {label: line for label, line in lines.items() if not label.startswith("_")}
         figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize=9)
 
 
-def _draw_panel(panel: Any, runs: Sequence[FinishedRun], against: str, metric: str) -> None:
+def _draw_panel(
+    panel: Any,
+    runs: Sequence[FinishedRun],
+    metric: str,
+    place_of: Callable[[FinishedRun, Mapping[str, float]], float],
+) -> None:
     for model, same in group(runs, by="model").items():
         for place, run in enumerate(same):
             rows = [row for row in run.curve if f"val/{metric}" in row]
             values = [row[f"val/{metric}"] for row in rows]
             label = model if place == 0 else None
             style = {"lw": 1.4, "marker": ".", "ms": 3, "color": _colour(model)}
-            panel.plot([row[against] for row in rows], values, label=label, **style)
+            panel.plot([place_of(run, row) for row in rows], values, label=label, **style)
     name, measured = runs[0].task.baseline or ("", None)
     if isinstance(measured, str) and metric == runs[0].task.metric:
         values = (run.result["val"].get(measured) for run in runs)
