@@ -251,7 +251,7 @@ def test_a_table_is_reproduced_and_continued(capsys, monkeypatch, tmp_path):
     assert text == result["markdown"]
     assert len(read_runs([out / "records.jsonl"])) == 12
     assert text.count("edit/mnist-dilate") == 7
-    assert "| neuron-graph, 64 probes | asks the function |" in text
+    assert "| neuron-graph, 128 probes | asks the function |" in text
     assert "0.0510" in text
     assert all((out / name).stat().st_size > 10_000 for name in ("edits.png", "edit_curves.png"))
     times = {p: p.stat().st_mtime_ns for p in out.glob("*/result.json")}

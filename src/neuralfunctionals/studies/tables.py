@@ -55,21 +55,23 @@ def _of_latents(autoencoder: Planned) -> Planned:
 
 _PROBES: Fields = (("model.probes", 64),)
 """Options of models that also run the networks, at 64 points."""
+_MORE_PROBES: Fields = (("model.probes", 128),)
+"""The same for editors, which need to know more about a picture than its class."""
 _IMAGES: Fields = (("model.probes", 16),)
 """The same for CNNs, with 16 learned images."""
 _RAW: Fields = (("canonical", "none"),)
 """Raw sine networks, with signs and phases."""
 
 
-def _with_probes(recipe: str, models: tuple[str, ...]) -> tuple[Planned, ...]:
+def _with_probes(recipe: str, models: tuple[str, ...], probes: Fields) -> tuple[Planned, ...]:
     """Runs of these models, and of `neuron-graph` with probes."""
-    return (*(Planned(recipe, model) for model in models), Planned(recipe, "neuron-graph", changes=_PROBES))
+    return (*(Planned(recipe, model) for model in models), Planned(recipe, "neuron-graph", changes=probes))
 
 
 _EDITORS = ("nfn-np", "nfn-hnp", "nft", "nft-states", "neuron-graph")
 _TABLE_2 = PaperTable(
     "Tables 2 and 4, Figure 4: error of edited INRs",
-    tuple(planned for recipe in _recipes("edit") for planned in _with_probes(recipe, _EDITORS)),
+    tuple(planned for recipe in _recipes("edit") for planned in _with_probes(recipe, _EDITORS, _MORE_PROBES)),
 )
 _TABLE_3 = PaperTable(
     "Table 3: rank correlation of predicted and true test accuracies of CNNs",
@@ -83,7 +85,7 @@ _TABLE_3 = PaperTable(
 _ENCODERS = ("nfn", "nft", "nft-states", "neuron-graph")
 _TABLE_5 = PaperTable(
     "Table 5, Figure 3: error of Inr2Array's reconstructions",
-    tuple(planned for recipe in _recipes("inr2array") for planned in _with_probes(recipe, _ENCODERS)),
+    tuple(planned for recipe in _recipes("inr2array") for planned in _with_probes(recipe, _ENCODERS, _PROBES)),
 )
 _CLASSIFIERS = ("dws", "nfn-np", "nfn-hnp", "spatial-nfn", "nft", "nft-states", "neuron-graph")
 _SEEDED = ("nfn-hnp", "nft-states", "neuron-graph")
