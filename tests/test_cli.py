@@ -351,9 +351,8 @@ def test_ray_makes_the_same_bytes_and_survives_a_killed_worker(tmp_path, words):
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
     succeed(*words, "--out", tmp_path / "here")
     process = start(*words, "--out", tmp_path / "ray", "--ray", "local")
-    deadline = time.monotonic() + 120
     killed = False
-    while process.poll() is None and time.monotonic() < deadline and not killed:
+    while process.poll() is None and not killed:
         # A worker that is fitting has the task in its title.
         for pid, command in descendants(process.pid).items():
             if command.startswith(b"ray::_run_task") and list((tmp_path / "ray").glob("*.jsonl"))[1:]:

@@ -182,8 +182,7 @@ def stop(out, sent, *words):
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background of a shell
     )
-    deadline = time.monotonic() + 240
-    while not (out / "checkpoints" / "last.ckpt").exists() and time.monotonic() < deadline:
+    while not (out / "checkpoints" / "last.ckpt").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(sent)
     _, err = process.communicate(timeout=120)
